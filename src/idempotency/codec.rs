@@ -1,0 +1,433 @@
+//! The stored form of a record: a fixed head, then tagged sections.
+//!
+//! ```text
+//! 0        version (1)
+//! 1        state: 1 in flight, 2 completed, 3 completed not kept, 4 failed, 5 unresolved
+//! 2..18    owner
+//! 18..22   attempt, big endian
+//! 22..30   lease in milliseconds, 0 unless in flight
+//! 30..38   retention in milliseconds
+//! 38..54   first 16 octets of SHA-256 over everything else
+//! 54..     sections: tag (1), length (4), octets; an unknown tag is skipped
+//! ```
+//!
+//! The head stands at fixed places because the Redis scripts read it. When a record ends is not in
+//! it: that is the store's. R25: what cannot be read is an error, never "absent".
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use super::fingerprint::{Fingerprint, Part, PartKind};
+use super::record::{Answer, FailedWhy, HeldProblem, Owner, Record, State, UnknownWhy};
+use super::transition::millis;
+
+/// The version this build writes. A new one is readable one release before it is written (R25).
+pub const VERSION: u8 = 1;
+/// Octets before the sections.
+pub const HEAD: usize = 54;
+
+const CHECKSUM: std::ops::Range<usize> = 38..HEAD;
+
+mod tag {
+    pub(super) const FINGERPRINT: u8 = 1;
+    pub(super) const STATUS: u8 = 2;
+    pub(super) const FIELDS: u8 = 3;
+    pub(super) const BODY: u8 = 4;
+    pub(super) const TRAILERS: u8 = 5;
+    pub(super) const COMPLETED_AT: u8 = 6;
+    pub(super) const LOCATION: u8 = 7;
+    pub(super) const DIGEST: u8 = 8;
+    pub(super) const FAILED: u8 = 9;
+    pub(super) const UNKNOWN: u8 = 10;
+}
+
+/// A stored record that cannot be read (R25).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Unreadable {
+    /// Shorter than it says.
+    #[error("cut short")]
+    Truncated,
+    /// Written by a version this build does not know.
+    #[error("format version {0} is not known to this build")]
+    Version(u8),
+    /// The octets are not those that were written.
+    #[error("checksum mismatch")]
+    Checksum,
+    /// A part is missing or makes no sense.
+    #[error("malformed {0}")]
+    Malformed(&'static str),
+}
+
+/// The state's number at offset 1.
+pub fn state_number(state: &State) -> u8 {
+    match state {
+        State::InFlight { .. } => 1,
+        State::Completed { .. } => 2,
+        State::NotKept { .. } => 3,
+        State::Failed { .. } => 4,
+        State::Unresolved { .. } => 5,
+    }
+}
+
+/// Encodes a record.
+pub fn encode(record: &Record) -> Bytes {
+    let mut out = BytesMut::with_capacity(512 + body_len(&record.state));
+    out.put_u8(VERSION);
+    out.put_u8(state_number(&record.state));
+    out.put_slice(&record.owner.0);
+    out.put_u32(record.attempt);
+    let lease = match record.state {
+        State::InFlight { lease, .. } => millis(lease),
+        _ => 0,
+    };
+    out.put_u64(lease);
+    out.put_u64(millis(record.retention));
+    out.put_bytes(0, CHECKSUM.len());
+    put_state(&mut out, &record.state);
+    let sum = checksum(&out);
+    if let Some(place) = out.get_mut(CHECKSUM) {
+        place.copy_from_slice(&sum);
+    }
+    out.freeze()
+}
+
+/// Decodes a record; body and fields share the input's memory.
+pub fn decode(stored: &Bytes) -> Result<Record, Unreadable> {
+    let mut head = Reader(stored.clone());
+    let version = head.u8()?;
+    if version != VERSION {
+        return Err(Unreadable::Version(version));
+    }
+    let number = head.u8()?;
+    let owner = Owner(head.array()?);
+    let attempt = head.u32()?;
+    let lease = Duration::from_millis(head.u64()?);
+    let retention = Duration::from_millis(head.u64()?);
+    let sum: [u8; 16] = head.array()?;
+    if sum != checksum(stored) {
+        return Err(Unreadable::Checksum);
+    }
+    let state = Sections::read(head)?.state(number, lease)?;
+    Ok(Record {
+        owner,
+        attempt,
+        retention,
+        state,
+    })
+}
+
+fn body_len(state: &State) -> usize {
+    match state {
+        State::Completed { answer, .. } => answer.body.len() + 64 * answer.fields.len(),
+        _ => 0,
+    }
+}
+
+fn checksum(bytes: &[u8]) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    let (head, rest) = bytes.split_at(HEAD.min(bytes.len()));
+    hash.update(head.get(..CHECKSUM.start).unwrap_or(head));
+    hash.update(rest);
+    let full: [u8; 32] = hash.finalize().into();
+    let mut short = [0; 16];
+    short.copy_from_slice(full.split_at(16).0);
+    short
+}
+
+fn put_state(out: &mut BytesMut, state: &State) {
+    if let Some(fingerprint) = state.fingerprint() {
+        section(out, tag::FINGERPRINT, |out| {
+            put_fingerprint(out, fingerprint);
+        });
+    }
+    match state {
+        State::InFlight { .. } => {}
+        State::Completed {
+            answer,
+            completed_at,
+            ..
+        } => {
+            section(out, tag::STATUS, |out| out.put_u16(answer.status));
+            section(out, tag::COMPLETED_AT, |out| out.put_u64(*completed_at));
+            section(out, tag::FIELDS, |out| put_fields(out, &answer.fields));
+            if !answer.trailers.is_empty() {
+                section(out, tag::TRAILERS, |out| put_fields(out, &answer.trailers));
+            }
+            section(out, tag::BODY, |out| out.put_slice(&answer.body));
+        }
+        State::NotKept {
+            status,
+            location,
+            digest,
+            completed_at,
+            ..
+        } => {
+            section(out, tag::STATUS, |out| out.put_u16(*status));
+            section(out, tag::COMPLETED_AT, |out| out.put_u64(*completed_at));
+            if let Some(location) = location {
+                section(out, tag::LOCATION, |out| out.put_slice(location));
+            }
+            if let Some(digest) = digest {
+                section(out, tag::DIGEST, |out| out.put_slice(digest));
+            }
+        }
+        State::Failed { why } => section(out, tag::FAILED, |out| put_failed(out, *why)),
+        State::Unresolved { why, problem, .. } => section(out, tag::UNKNOWN, |out| {
+            let number = UnknownWhy::ALL
+                .iter()
+                .position(|known| known == why)
+                .unwrap_or_default();
+            out.put_u8(u8::try_from(number).unwrap_or_default());
+            out.put_u8(problem.map_or(0, problem_number));
+        }),
+    }
+}
+
+fn section(out: &mut BytesMut, tag: u8, fill: impl FnOnce(&mut BytesMut)) {
+    out.put_u8(tag);
+    let length_at = out.len();
+    out.put_u32(0);
+    let start = out.len();
+    fill(out);
+    let length = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
+    if let Some(place) = out.get_mut(length_at..start) {
+        place.copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+fn put_fingerprint(out: &mut BytesMut, fingerprint: &Fingerprint) {
+    out.put_u64(fingerprint.profile);
+    out.put_slice(&fingerprint.digest);
+    for part in fingerprint.parts.iter() {
+        out.put_u8(part.kind as u8);
+        out.put_u16(u16::try_from(part.name.len()).unwrap_or(u16::MAX));
+        out.put_slice(part.name.as_bytes());
+        match part.digest {
+            Some(digest) => {
+                out.put_u8(1);
+                out.put_slice(&digest);
+            }
+            None => out.put_u8(0),
+        }
+    }
+}
+
+fn put_fields(out: &mut BytesMut, fields: &[(Bytes, Bytes)]) {
+    for (name, value) in fields {
+        out.put_u32(u32::try_from(name.len()).unwrap_or(u32::MAX));
+        out.put_slice(name);
+        out.put_u32(u32::try_from(value.len()).unwrap_or(u32::MAX));
+        out.put_slice(value);
+    }
+}
+
+fn put_failed(out: &mut BytesMut, why: FailedWhy) {
+    match why {
+        FailedWhy::NotSent => out.put_u8(1),
+        FailedWhy::Status {
+            status,
+            retry_after,
+        } => {
+            out.put_u8(2);
+            out.put_u16(status);
+            out.put_u32(retry_after);
+        }
+        FailedWhy::Operator => out.put_u8(3),
+    }
+}
+
+fn problem_number(problem: HeldProblem) -> u8 {
+    match problem {
+        HeldProblem::OutcomeUnknown => 1,
+        HeldProblem::ConnectionLost => 2,
+        HeldProblem::BadResponse => 3,
+        HeldProblem::Timeout => 4,
+    }
+}
+
+#[derive(Default)]
+struct Sections {
+    fingerprint: Option<Fingerprint>,
+    status: Option<u16>,
+    fields: Option<Vec<(Bytes, Bytes)>>,
+    body: Option<Bytes>,
+    trailers: Vec<(Bytes, Bytes)>,
+    completed_at: u64,
+    location: Option<Bytes>,
+    digest: Option<[u8; 32]>,
+    failed: Option<FailedWhy>,
+    unknown: Option<(UnknownWhy, Option<HeldProblem>)>,
+}
+
+impl Sections {
+    fn read(mut input: Reader) -> Result<Self, Unreadable> {
+        let mut sections = Self::default();
+        while !input.0.is_empty() {
+            let tag = input.u8()?;
+            let length = input.length()?;
+            let mut section = Reader(input.take(length)?);
+            match tag {
+                tag::FINGERPRINT => sections.fingerprint = Some(section.fingerprint()?),
+                tag::STATUS => sections.status = Some(section.u16()?),
+                tag::FIELDS => sections.fields = Some(section.fields()?),
+                tag::BODY => sections.body = Some(section.0),
+                tag::TRAILERS => sections.trailers = section.fields()?,
+                tag::COMPLETED_AT => sections.completed_at = section.u64()?,
+                tag::LOCATION => sections.location = Some(section.0),
+                tag::DIGEST => sections.digest = Some(section.array()?),
+                tag::FAILED => sections.failed = Some(section.failed()?),
+                tag::UNKNOWN => sections.unknown = Some(section.unknown()?),
+                _ => {}
+            }
+        }
+        Ok(sections)
+    }
+
+    fn state(self, number: u8, lease: Duration) -> Result<State, Unreadable> {
+        let fingerprint = self.fingerprint.ok_or(Unreadable::Malformed("fingerprint"));
+        let status = self.status.ok_or(Unreadable::Malformed("status"));
+        let completed_at = self.completed_at;
+        Ok(match number {
+            1 => State::InFlight {
+                fingerprint: fingerprint?,
+                lease,
+            },
+            2 => State::Completed {
+                fingerprint: fingerprint?,
+                answer: Answer {
+                    status: status?,
+                    fields: self.fields.ok_or(Unreadable::Malformed("fields"))?,
+                    body: self.body.ok_or(Unreadable::Malformed("body"))?,
+                    trailers: self.trailers,
+                },
+                completed_at,
+            },
+            3 => State::NotKept {
+                fingerprint: fingerprint?,
+                status: status?,
+                location: self.location,
+                digest: self.digest,
+                completed_at,
+            },
+            4 => State::Failed {
+                why: self.failed.ok_or(Unreadable::Malformed("reason"))?,
+            },
+            5 => {
+                let (why, problem) = self.unknown.ok_or(Unreadable::Malformed("reason"))?;
+                State::Unresolved {
+                    fingerprint: fingerprint?,
+                    why,
+                    problem,
+                }
+            }
+            _ => return Err(Unreadable::Malformed("state")),
+        })
+    }
+}
+
+/// Takes pieces off the front; never past the end.
+struct Reader(Bytes);
+
+impl Reader {
+    fn take(&mut self, length: usize) -> Result<Bytes, Unreadable> {
+        if self.0.len() < length {
+            return Err(Unreadable::Truncated);
+        }
+        Ok(self.0.split_to(length))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
+        let piece = self.take(N)?;
+        <[u8; N]>::try_from(piece.as_ref()).map_err(|_| Unreadable::Truncated)
+    }
+
+    fn u8(&mut self) -> Result<u8, Unreadable> {
+        self.array::<1>().map(|[octet]| octet)
+    }
+
+    fn u16(&mut self) -> Result<u16, Unreadable> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Unreadable> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Unreadable> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn length(&mut self) -> Result<usize, Unreadable> {
+        usize::try_from(self.u32()?).map_err(|_| Unreadable::Malformed("length"))
+    }
+
+    fn fields(&mut self) -> Result<Vec<(Bytes, Bytes)>, Unreadable> {
+        let mut fields = Vec::new();
+        while !self.0.is_empty() {
+            let length = self.length()?;
+            let name = self.take(length)?;
+            let length = self.length()?;
+            fields.push((name, self.take(length)?));
+        }
+        Ok(fields)
+    }
+
+    fn fingerprint(&mut self) -> Result<Fingerprint, Unreadable> {
+        let profile = self.u64()?;
+        let digest = self.array()?;
+        let mut parts = Vec::new();
+        while !self.0.is_empty() {
+            let kind = PartKind::from_number(self.u8()?).ok_or(Unreadable::Malformed("part"))?;
+            let length = usize::from(self.u16()?);
+            let name = self.take(length)?;
+            let name = std::str::from_utf8(&name).map_err(|_| Unreadable::Malformed("part"))?;
+            let digest = if self.u8()? == 1 {
+                Some(self.array()?)
+            } else {
+                None
+            };
+            parts.push(Part {
+                kind,
+                name: name.into(),
+                digest,
+            });
+        }
+        Ok(Fingerprint {
+            profile,
+            digest,
+            parts: parts.into(),
+        })
+    }
+
+    fn failed(&mut self) -> Result<FailedWhy, Unreadable> {
+        Ok(match self.u8()? {
+            1 => FailedWhy::NotSent,
+            2 => FailedWhy::Status {
+                status: self.u16()?,
+                retry_after: self.u32()?,
+            },
+            3 => FailedWhy::Operator,
+            _ => return Err(Unreadable::Malformed("reason")),
+        })
+    }
+
+    fn unknown(&mut self) -> Result<(UnknownWhy, Option<HeldProblem>), Unreadable> {
+        let why = UnknownWhy::ALL.get(usize::from(self.u8()?)).copied();
+        let why = why.ok_or(Unreadable::Malformed("reason"))?;
+        let problem = match self.u8()? {
+            0 => None,
+            1 => Some(HeldProblem::OutcomeUnknown),
+            2 => Some(HeldProblem::ConnectionLost),
+            3 => Some(HeldProblem::BadResponse),
+            4 => Some(HeldProblem::Timeout),
+            _ => return Err(Unreadable::Malformed("problem")),
+        };
+        Ok((why, problem))
+    }
+}
+
+#[cfg(test)]
+mod tests;

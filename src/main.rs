@@ -1,0 +1,2 @@
+//! The `retrysafe` binary.
+fn main() {}

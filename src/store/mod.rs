@@ -1,0 +1,189 @@
+//! The store contract, in prose and as a trait.
+//!
+//! A store keeps at most one record per record key and applies [`Operation`]s to it. The contract
+//! is one sentence: **every `apply` answers what [`transition`](crate::idempotency::transition())
+//! answers, atomically, at some store time between call and return.** What follows from it:
+//!
+//! - An error leaves open whether the operation was applied, unless it says
+//!   [`Delivery::NotSent`]. Every operation may be sent again.
+//! - `Ok` is an acknowledgement: a record that was acknowledged is there for the next caller.
+//! - A record past its end is absent, swept or not.
+//! - A record that cannot be read is an error (R25), never "absent".
+//! - A full store refuses claims and never evicts.
+//!
+//! Deliberately absent: policy (who may take over is `judge`'s), HTTP, retries (`guarded.rs` and
+//! the lease's owner do those).
+//!
+//! Read next: `idempotency/transition.rs`, then `memory.rs`, the shortest implementation.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::idempotency::{Operation, Outcome, RecordKey};
+
+/// A boxed answer of a store.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Where records are kept. See the module's contract.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Applies one operation to the record of `key`.
+    fn apply(&self, key: RecordKey, operation: Operation) -> StoreFuture<'_, Outcome>;
+
+    /// Asks the store for a sign of life.
+    fn ping(&self) -> StoreFuture<'_, ()>;
+
+    /// Asks for wake-ups when another process settles `key`; returns once the subscription
+    /// stands. A store that only one process can use has nothing to do here.
+    fn listen(&self, key: RecordKey) -> StoreFuture<'_, ()>;
+
+    /// Ends what `listen` began.
+    fn unlisten(&self, key: RecordKey);
+}
+
+/// What a store says to the waiters of this process (R13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// Another process settled this key.
+    Key(RecordKey),
+    /// The subscription was interrupted: signs may have been missed, look at every key.
+    All,
+}
+
+/// Where a store delivers its wake-ups. Must not block.
+pub type WakeFn = Arc<dyn Fn(Wake) + Send + Sync>;
+
+/// Whether a request can have reached the other side: the axis that retry safety turns on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// Provably not.
+    NotSent,
+    /// Nobody knows.
+    MaybeSent,
+}
+
+/// A store that did not answer as asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{kind}: {message}")]
+pub struct StoreError {
+    /// What went wrong, for metrics and for the breaker.
+    pub kind: StoreErrorKind,
+    /// Whether the operation may have been applied.
+    pub delivery: Delivery,
+    /// For logs. Never holds a password or a key.
+    pub message: String,
+}
+
+/// The kinds of store errors. `Display` gives the metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+pub enum StoreErrorKind {
+    /// No connection, or it broke.
+    #[error("unavailable")]
+    Unavailable,
+    /// No answer within `store.timeout`.
+    #[error("timeout")]
+    Timeout,
+    /// Not asked: the breaker is open (R24).
+    #[error("breaker_open")]
+    BreakerOpen,
+    /// The server answered that it cannot just now: LOADING, READONLY, MISCONF, NOREPLICAS, BUSY.
+    #[error("refused")]
+    Refused,
+    /// No room: a full memory or file store, Redis with OOM.
+    #[error("full")]
+    Full,
+    /// R25: there is a record and it cannot be read.
+    #[error("unreadable")]
+    Unreadable,
+    /// Anything else; a fault to be looked at.
+    #[error("internal")]
+    Internal,
+}
+
+impl StoreError {
+    /// An error after which the operation may or may not have been applied.
+    pub fn maybe_sent(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            delivery: Delivery::MaybeSent,
+            message: message.into(),
+        }
+    }
+
+    /// An error that proves that nothing was applied.
+    pub fn not_sent(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            delivery: Delivery::NotSent,
+            message: message.into(),
+        }
+    }
+}
+
+/// `[store]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Which store.
+    pub url: StoreUrl,
+    /// R8: part of every record key; prefix of every Redis key.
+    pub namespace: String,
+    /// R24: the deadline of one store call.
+    pub timeout: Duration,
+    /// `memory:` and `file:` under Kubernetes need this.
+    pub single_replica: bool,
+    /// Start although Redis may evict records. Loud.
+    pub allow_eviction: bool,
+    /// `memory:` and `file:`: records at most; beyond it claims are refused.
+    pub max_records: u64,
+}
+
+/// A store's address.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// `memory:`
+    Memory,
+    /// `file:PATH`
+    File(PathBuf),
+    /// `redis://[user[:password]@]host[:port][/db]`, as given. Holds the password.
+    Redis(String),
+}
+
+impl fmt::Display for StoreUrl {
+    /// Without user info.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Redis(url) => {
+                let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+                let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
+                write!(f, "redis://{address}")
+            }
+        }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A store that cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// A configuration that must be changed first (exit 78). The text says how.
+    #[error("{0}")]
+    Unfit(String),
+    /// Another process holds the file (exit 1).
+    #[error("{0}")]
+    InUse(String),
+    /// Not reachable; only an error where it must be (exit 69).
+    #[error("{0}")]
+    Unreachable(String),
+}

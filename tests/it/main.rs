@@ -1,0 +1,22 @@
+//! The one integration binary: one link, one run. A module file that is not listed fails the run.
+
+mod support;
+
+#[test]
+fn every_module_file_is_listed() {
+    let source = include_str!("main.rs");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let module = name.trim_end_matches(".rs");
+        if module != "main" {
+            assert!(
+                source.contains(&format!("mod {module};")),
+                "tests/it/{name} is not listed"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 0);
+}

@@ -1,0 +1,1 @@
+//! Builders that start real servers on free loopback ports and return where they are bound.
