@@ -7,7 +7,7 @@
 //!
 //! Deliberately absent: HTTP connections, configuration files, metrics, logs.
 //!
-//! Read next: `transition.rs` (the specification of every store), `decision.rs`, `settlement.rs`.
+//! Read next: `transition/` (the specification of every store), `decision.rs`, `settlement.rs`.
 
 pub mod codec;
 pub mod decision;

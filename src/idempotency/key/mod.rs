@@ -166,11 +166,11 @@ fn parameters(mut rest: &[u8]) -> bool {
 /// Skips one bare item of a parameter: string, token, number, boolean, binary, date or display
 /// string. Only its end matters: parameters are ignored.
 fn bare_item(value: &[u8]) -> Option<&[u8]> {
-    let skip = |from: usize, ok: fn(&u8) -> bool| {
+    let skip = |from: usize, ok: fn(u8) -> bool| {
         let tail = value.get(from..)?;
         let end = tail
             .iter()
-            .position(|octet| !ok(octet))
+            .position(|octet| !ok(*octet))
             .unwrap_or(tail.len());
         (end > 0).then(|| tail.get(end..)).flatten()
     };
@@ -210,8 +210,8 @@ fn quoted_end(rest: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn is_token(octet: &u8) -> bool {
-    octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(octet)
+fn is_token(octet: u8) -> bool {
+    octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&octet)
 }
 
 fn is_uuid(text: &str) -> bool {

@@ -116,9 +116,10 @@ impl Fingerprint {
             whole.push(part.name.as_bytes());
             whole.push_optional(full.as_ref().map(<[u8; 32]>::as_slice));
         }
-        let [a, b, c, d, e, f, g, h, ..] = profile.finish();
+        let mut short = [0; 8];
+        short.copy_from_slice(profile.finish().split_at(8).0);
         Self {
-            profile: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            profile: u64::from_be_bytes(short),
             digest: whole.finish(),
             parts: parts.into_iter().map(|(part, _)| part).collect(),
         }
