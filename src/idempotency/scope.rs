@@ -27,11 +27,7 @@ impl fmt::Debug for RecordKey {
 impl RecordKey {
     /// The short form in logs: the first 12 hexadecimal digits.
     pub fn short(&self) -> String {
-        self.0
-            .iter()
-            .take(6)
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        self.to_string().chars().take(12).collect()
     }
 }
 
