@@ -1,6 +1,19 @@
 //! Health and metrics over HTTP, on a listener of their own.
+//!
+//! `/livez` asks nothing but the process, so that a store that is down never kills pods. `/readyz`
+//! is about this replica; the store counts only where `health.ready_requires_store` says so, since
+//! it would take every replica out at once.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+
+use crate::telemetry::Metrics;
 
 /// `[health]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,4 +22,160 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Whether `/readyz` asks for the store.
     pub ready_requires_store: bool,
+}
+
+/// What the health listener answers from.
+#[derive(Debug)]
+pub struct Health {
+    metrics: Arc<Metrics>,
+    ready_requires_store: bool,
+    started: AtomicBool,
+    draining: AtomicBool,
+}
+
+impl Health {
+    /// Not started yet.
+    pub fn new(metrics: Arc<Metrics>, ready_requires_store: bool) -> Arc<Self> {
+        Arc::new(Self {
+            metrics,
+            ready_requires_store,
+            started: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// The listeners are bound.
+    pub fn started(&self) {
+        self.started.store(true, Ordering::Release);
+    }
+
+    /// R31: not ready at once.
+    pub fn draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Answers one request.
+    pub fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".into());
+        }
+        match request.uri().path() {
+            "/livez" => text(StatusCode::OK, "ok\n".into()),
+            "/startupz" => {
+                let started = self.started.load(Ordering::Acquire);
+                check(started, "starting\n".into())
+            }
+            "/readyz" => self.ready(request.uri().query() == Some("verbose")),
+            "/metrics" => {
+                let mut response = text(StatusCode::OK, self.metrics.render());
+                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                response
+                    .headers_mut()
+                    .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+                response
+            }
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "/livez /startupz /readyz /metrics\n".into(),
+            ),
+        }
+    }
+
+    fn ready(&self, verbose: bool) -> Response<Full<Bytes>> {
+        let started = self.started.load(Ordering::Acquire);
+        let draining = self.draining.load(Ordering::Acquire);
+        let store_up = self.metrics.store_up.get() == 1;
+        let ready = started && !draining && (store_up || !self.ready_requires_store);
+        let store = match (store_up, self.ready_requires_store) {
+            (true, _) => "ok",
+            (false, true) => "down",
+            (false, false) => "degraded",
+        };
+        let lines = format!(
+            "listeners: {}\ndrain: {}\nstore: {store}\n",
+            if started { "ok" } else { "starting" },
+            if draining { "draining" } else { "ok" },
+        );
+        if verbose {
+            let status = if ready {
+                StatusCode::OK
+            } else {
+                StatusCode::SERVICE_UNAVAILABLE
+            };
+            return text(status, lines);
+        }
+        check(ready, lines)
+    }
+}
+
+fn check(ok: bool, otherwise: String) -> Response<Full<Bytes>> {
+    if ok {
+        text(StatusCode::OK, "ok\n".into())
+    } else {
+        text(StatusCode::SERVICE_UNAVAILABLE, otherwise)
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(health: &Health, path: &str) -> u16 {
+        health
+            .answer(&Request::get(path).body(()).unwrap())
+            .status()
+            .as_u16()
+    }
+
+    #[test]
+    fn liveness_asks_nothing_but_the_process() {
+        let health = Health::new(Arc::new(Metrics::new()), true);
+        assert_eq!(status(&health, "/livez"), 200);
+        assert_eq!(status(&health, "/startupz"), 503);
+        assert_eq!(status(&health, "/readyz"), 503);
+        assert_eq!(status(&health, "/nowhere"), 404);
+    }
+
+    #[test]
+    fn readiness_follows_listeners_drain_and_only_if_asked_the_store() {
+        let metrics = Arc::new(Metrics::new());
+        let without = Health::new(metrics.clone(), false);
+        let with = Health::new(metrics.clone(), true);
+        without.started();
+        with.started();
+        assert_eq!(
+            (status(&without, "/readyz"), status(&with, "/readyz")),
+            (200, 503)
+        );
+        assert_eq!(status(&without, "/readyz?verbose"), 200);
+        metrics.store_up.set(1);
+        assert_eq!(
+            (status(&without, "/readyz"), status(&with, "/readyz")),
+            (200, 200)
+        );
+        without.draining();
+        assert_eq!(
+            (status(&without, "/readyz"), status(&without, "/livez")),
+            (503, 200)
+        );
+    }
+
+    #[test]
+    fn only_get_is_answered() {
+        let health = Health::new(Arc::new(Metrics::new()), false);
+        let request = Request::post("/livez").body(()).unwrap();
+        assert_eq!(health.answer(&request).status(), 405);
+    }
 }

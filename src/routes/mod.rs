@@ -4,9 +4,31 @@
 //! segment literal before `{name}` before `{*rest}`; then with `methods` before without. A tie is a
 //! configuration error. Matching uses a normalised copy of the path; the raw target is forwarded.
 
+mod matcher;
+mod path;
+
 use http::Method;
 
 use crate::idempotency::Policy;
+use crate::idempotency::policy::Mode;
+
+pub use matcher::{Matched, RouteError, Routes};
+
+/// A route as a request meets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The label in metrics and logs; `default` where no `[[route]]` matched.
+    pub name: String,
+    /// What applies.
+    pub policy: Policy,
+}
+
+impl Route {
+    /// R1, R3: whether the rules apply to this method here.
+    pub fn covers(&self, method: &Method) -> bool {
+        self.policy.mode == Mode::Enforce && self.policy.methods.contains(method)
+    }
+}
 
 /// One `[[route]]`, resolved: `policy` is `[policy]` with `[route.policy]` laid over it.
 #[derive(Debug, Clone, PartialEq, Eq)]

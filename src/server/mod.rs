@@ -1,7 +1,33 @@
 //! Sockets and connections: bind, accept, limits, graceful drain.
+//!
+//! Knows nothing of what the requests mean: it is given a handler. A connection is one task; its
+//! handler's future is dropped when the client is gone, so whatever must survive that is spawned by
+//! the handler.
+//!
+//! Deliberately absent: TLS and HTTP/2.
 
+mod io;
+
+use std::convert::Infallible;
+use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use crate::telemetry::Metrics;
+use io::{Limits, TimedIo, Turn, Turns};
 
 /// `[server]`, but for what concerns one request (that is `proxy::Settings`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,4 +46,177 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// R31.
     pub drain: Duration,
+}
+
+/// What all threads' servers share.
+#[derive(Debug, Clone)]
+pub struct Front {
+    limits: Limits,
+    connections: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+    draining: watch::Receiver<bool>,
+}
+
+impl Front {
+    /// Limits from `settings`; `draining` turns true once, at the end.
+    pub fn new(
+        settings: &Settings,
+        metrics: Arc<Metrics>,
+        draining: watch::Receiver<bool>,
+    ) -> Self {
+        let limits = Limits {
+            header: settings.header_timeout,
+            idle: settings.idle_timeout,
+            write: settings.write_timeout,
+        };
+        let most = settings.max_connections.min(Semaphore::MAX_PERMITS);
+        Self {
+            limits,
+            connections: Arc::new(Semaphore::new(most)),
+            metrics,
+            draining,
+        }
+    }
+
+    /// Accepts until the drain begins, then lets connections finish. Returns when none is left.
+    pub async fn serve<H, F, B>(mut self, listener: TcpListener, handler: H)
+    where
+        H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<B>> + Send,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        // Dropped by each connection at its end: all gone means drained.
+        let (open, mut closed) = tokio::sync::mpsc::channel::<()>(1);
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.accept(&listener) => accepted,
+                _ = self.draining.clone().wait_for(|draining| *draining) => break,
+            };
+            let Some((stream, peer, permit)) = accepted else {
+                continue;
+            };
+            let front = self.clone();
+            let handler = handler.clone();
+            let open = open.clone();
+            tokio::spawn(async move {
+                front.metrics.connections.inc();
+                let metrics = front.metrics.clone();
+                front.connection(stream, peer, handler).await;
+                metrics.connections.dec();
+                drop((permit, open));
+            });
+        }
+        drop((open, listener));
+        let _none_is_left = closed.recv().await.is_none();
+    }
+
+    async fn accept(
+        &mut self,
+        listener: &TcpListener,
+    ) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+        // R30: at the limit nothing is accepted; the kernel queues.
+        let permit = self.connections.clone().acquire_owned().await.ok()?;
+        match listener.accept().await {
+            Ok((stream, peer)) => Some((stream, peer, permit)),
+            Err(error) => {
+                // Out of descriptors, mostly. Without a pause this would spin.
+                tracing::warn!(event = "accept_failed", error = %error);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                None
+            }
+        }
+    }
+
+    async fn connection<H, F, B>(self, stream: TcpStream, peer: SocketAddr, handler: H)
+    where
+        H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<B>> + Send,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(event = "nodelay_failed", error = %error);
+        }
+        let turns = Arc::new(Turns::default());
+        let io = TimedIo::new(stream, self.limits, turns.clone());
+        let service = service_fn(move |request| {
+            let turn = turns.begin();
+            let response = handler(request, peer);
+            async move {
+                let response = response.await;
+                Ok::<_, Infallible>(response.map(|body| Tracked { body, _turn: turn }))
+            }
+        });
+        let connection = http1::Builder::new()
+            // A client that closes its sending side still gets its answer.
+            .half_close(true)
+            .header_read_timeout(None)
+            .serve_connection(TokioIo::new(io), service);
+        let mut connection = std::pin::pin!(connection);
+        let mut draining = self.draining.clone();
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            _ = draining.wait_for(|draining| *draining) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(event = "connection_ended", error = %error);
+        }
+    }
+}
+
+/// A body whose end is the end of the request's turn.
+#[derive(Debug)]
+struct Tracked<B> {
+    body: B,
+    _turn: Turn,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Tracked<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Binds `count` listeners to one address, so that each thread accepts for itself. With port 0 the
+/// first one chooses.
+pub fn bind(address: SocketAddr, count: usize) -> std::io::Result<Vec<std::net::TcpListener>> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let mut address = address;
+    let mut listeners = Vec::with_capacity(count);
+    for _ in 0..count.max(1) {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        socket.set_reuse_address(true)?;
+        if count > 1 {
+            socket.set_reuse_port(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(4096)?;
+        let listener: std::net::TcpListener = socket.into();
+        address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
 }

@@ -16,6 +16,9 @@
 //!
 //! Read next: `idempotency/transition.rs`, then `memory.rs`, the shortest implementation.
 
+pub mod guarded;
+pub mod lease;
+
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;

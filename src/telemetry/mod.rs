@@ -1,5 +1,10 @@
 //! Metric names, log format, one event per covered request.
 
+pub mod log;
+pub mod metrics;
+
+pub use metrics::Metrics;
+
 /// `[log]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {

@@ -1,0 +1,187 @@
+//! The one body type, in both directions.
+//!
+//! Invariant: an error is never an end. A body that breaks off yields an error, and hyper cuts the
+//! connection instead of finishing the message.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
+
+use super::budget::Reservation;
+use super::upstream::Connection;
+
+/// Why a body broke off.
+#[derive(Debug, Error)]
+pub enum BodyError {
+    /// The other side's connection failed, or sent no valid body.
+    #[error("the body broke off: {0}")]
+    Http(#[from] hyper::Error),
+    /// No piece for too long.
+    #[error("no piece of the body for too long")]
+    Idle,
+    /// An answer under way was cut by the upstream.
+    #[error("the answer broke off")]
+    Cut,
+}
+
+/// A message body.
+#[derive(Debug)]
+pub enum Body {
+    /// Known whole.
+    Whole(Whole),
+    /// Passed on as it arrives.
+    Stream(Box<Stream>),
+    /// Fed by the task that owns the exchange (R19).
+    Fed(mpsc::Receiver<Result<Frame<Bytes>, BodyError>>),
+}
+
+/// A body that is known whole.
+#[derive(Debug, Default)]
+pub struct Whole {
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+    /// Given back once the octets are handed over.
+    _held: Option<Reservation>,
+}
+
+/// A body that is passed on as it arrives.
+#[derive(Debug)]
+pub struct Stream {
+    incoming: Incoming,
+    timeout: Duration,
+    sleep: Pin<Box<Sleep>>,
+    /// Goes back to its pool at the end of an answer.
+    connection: Option<Connection>,
+    /// Set when no piece came in time.
+    stalled: Option<Arc<AtomicBool>>,
+}
+
+impl Body {
+    /// No octets.
+    pub fn empty() -> Self {
+        Self::Whole(Whole::default())
+    }
+
+    /// These octets.
+    pub fn whole(data: Bytes) -> Self {
+        Self::Whole(Whole {
+            data,
+            ..Whole::default()
+        })
+    }
+
+    /// These octets and trailers, counted in `held` until they are gone.
+    pub fn held(data: Bytes, trailers: Option<HeaderMap>, held: Option<Reservation>) -> Self {
+        Self::Whole(Whole {
+            data,
+            trailers,
+            _held: held,
+        })
+    }
+
+    /// Passes `incoming` on; an error if no piece comes for `timeout`.
+    pub fn stream(incoming: Incoming, timeout: Duration, connection: Option<Connection>) -> Self {
+        let sleep = Box::pin(tokio::time::sleep(timeout));
+        let stalled = None;
+        Self::Stream(Box::new(Stream {
+            incoming,
+            timeout,
+            sleep,
+            connection,
+            stalled,
+        }))
+    }
+
+    /// Lets the sender know when the client sent no piece in time.
+    pub fn watched(mut self, stalled: Arc<AtomicBool>) -> Self {
+        if let Self::Stream(stream) = &mut self {
+            stream.stalled = Some(stalled);
+        }
+        self
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Whole(whole) => Poll::Ready(whole.next().map(Ok)),
+            Self::Stream(stream) => stream.poll_next(cx),
+            Self::Fed(receiver) => receiver.poll_recv(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(whole) => whole.data.is_empty() && whole.trailers.is_none(),
+            Self::Stream(stream) => stream.incoming.is_end_stream(),
+            Self::Fed(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(whole) if whole.trailers.is_none() => {
+                SizeHint::with_exact(whole.data.len() as u64)
+            }
+            Self::Stream(stream) => stream.incoming.size_hint(),
+            Self::Whole(_) | Self::Fed(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl Whole {
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        if self.data.is_empty() {
+            return self.trailers.take().map(Frame::trailers);
+        }
+        Some(Frame::data(std::mem::take(&mut self.data)))
+    }
+}
+
+impl Stream {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
+            if frame.is_none() {
+                self.give_back();
+            }
+            self.sleep.as_mut().reset(Instant::now() + self.timeout);
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
+        }
+        ready!(self.sleep.as_mut().poll(cx));
+        if let Some(stalled) = &self.stalled {
+            stalled.store(true, Ordering::Release);
+        }
+        Poll::Ready(Some(Err(BodyError::Idle)))
+    }
+
+    fn give_back(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.give_back();
+        }
+    }
+}
+
+impl Drop for Stream {
+    /// hyper stops polling at `is_end_stream`, without asking for the end itself.
+    fn drop(&mut self) {
+        if self.incoming.is_end_stream() {
+            self.give_back();
+        }
+    }
+}

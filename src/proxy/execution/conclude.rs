@@ -1,0 +1,396 @@
+//! Settles the record and answers the client, in that order (R20).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, response};
+
+use super::capture::{Captured, Feed, location};
+use super::exchange::{Ended, Exchange};
+use super::retries::confirm;
+use super::{Protection, Reply, answer};
+use crate::idempotency::record::{FailedWhy, HeldProblem, State, UnknownWhy};
+use crate::idempotency::transition::Held;
+use crate::idempotency::{Exchange as Happened, Operation, Outcome, RecordKey, Settlement, settle};
+use crate::proxy::Proxy;
+use crate::proxy::body::Body;
+use crate::proxy::budget::Reservation;
+use crate::proxy::problem::{Code, Problem};
+use crate::proxy::replay;
+use crate::proxy::waiting::View;
+use crate::store::lease::{Settled, Settling};
+use crate::telemetry::metrics::Label;
+
+const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
+
+/// What the client is owed once the record stands.
+enum Owed {
+    Nothing,
+    Problem(Problem),
+    Answer(Response<Body>),
+    Feed(Feed),
+}
+
+impl Exchange {
+    pub(super) async fn conclude(self, ended: Ended) {
+        if self.protection == Protection::None {
+            return self.unprotected(ended).await;
+        }
+        let policy = &self.job.route.policy;
+        match ended {
+            Ended::NotSent(problem) => {
+                let state = State::Failed {
+                    why: FailedWhy::NotSent,
+                };
+                let ttl = policy.failed_ttl;
+                self.settle(state, ttl, Owed::Problem(problem)).await;
+            }
+            Ended::ClientGone => {
+                let state = State::Failed {
+                    why: FailedWhy::NotSent,
+                };
+                let ttl = policy.failed_ttl;
+                self.settle(state, ttl, Owed::Nothing).await;
+            }
+            Ended::Stopped => self.stopped().await,
+            Ended::Unknown(why) => {
+                let Settlement::Unresolve(why, problem) = settle(Happened::Unknown(why), policy)
+                else {
+                    return;
+                };
+                self.unresolved(why, problem).await;
+            }
+            Ended::Answered(captured) => self.answered(captured).await,
+        }
+    }
+
+    async fn unresolved(self, why: UnknownWhy, problem: HeldProblem) {
+        let labels = Label([("why", why.name())]);
+        self.job
+            .proxy
+            .shared
+            .metrics
+            .unresolved
+            .get_or_create(&labels)
+            .inc();
+        tracing::error!(
+            event = "unresolved",
+            route = %self.job.route.name,
+            key = %self.job.key.short(),
+            attempt = self.keeper.lease.attempt(),
+            why = why.name(),
+        );
+        self.job.proxy.shared.left_unresolved(why);
+        let policy = &self.job.route.policy;
+        // Only a problem that somebody was told is told again.
+        let told = (!self.keeper.client_is_gone()).then_some(problem);
+        let fingerprint = self.job.claim.fingerprint.clone();
+        let state = State::Unresolved {
+            fingerprint,
+            why,
+            problem: told,
+        };
+        let retries = policy.on_unknown.retries(&self.job.prepared.head.method);
+        let ttl = policy.unresolved_ttl;
+        let problem = Problem::unknown(problem, retries);
+        self.settle(state, ttl, Owed::Problem(problem)).await;
+    }
+
+    async fn answered(self, captured: Captured) {
+        let policy = &self.job.route.policy;
+        let completed_at = self.job.proxy.shared.clock.unix_millis();
+        let head = captured.head();
+        let happened = Happened::Answered {
+            status: head.status.as_u16(),
+            retry_after: retry_after(&head.headers),
+            kept: matches!(captured, Captured::Whole { .. }),
+        };
+        let settlement = settle(happened, policy);
+        let (state, ttl) = self.state_of(settlement, &captured, completed_at);
+        let owed = match captured {
+            Captured::Whole {
+                mut head,
+                body,
+                trailers,
+                held,
+            } => {
+                if policy.replay.announce_expiry && matches!(state, State::Completed { .. }) {
+                    replay::announce_expiry(&mut head.headers, completed_at, ttl);
+                }
+                Owed::Answer(whole(head, body, trailers, held))
+            }
+            Captured::TooLarge {
+                feed: Some(feed), ..
+            } => Owed::Feed(feed),
+            Captured::TooLarge { feed: None, .. } => Owed::Nothing,
+        };
+        self.settle(state, ttl, owed).await;
+    }
+
+    fn state_of(
+        &self,
+        settlement: Settlement,
+        captured: &Captured,
+        completed_at: u64,
+    ) -> (State, Duration) {
+        let policy = &self.job.route.policy;
+        let fingerprint = self.job.claim.fingerprint.clone();
+        match (settlement, captured) {
+            (Settlement::Fail(why), _) => (State::Failed { why }, policy.failed_ttl),
+            (Settlement::Unresolve(why, problem), _) => {
+                let problem = Some(problem);
+                (
+                    State::Unresolved {
+                        fingerprint,
+                        why,
+                        problem,
+                    },
+                    policy.unresolved_ttl,
+                )
+            }
+            (
+                _,
+                Captured::Whole {
+                    head,
+                    body,
+                    trailers,
+                    ..
+                },
+            ) => {
+                let answer = replay::keep(head, body.clone(), trailers.as_ref());
+                (
+                    State::Completed {
+                        fingerprint,
+                        answer,
+                        completed_at,
+                    },
+                    self.job.ttl,
+                )
+            }
+            (_, Captured::TooLarge { head, digest, .. }) => {
+                let status = head.status.as_u16();
+                let (location, digest) = (location(head), Some(*digest));
+                let state = State::NotKept {
+                    fingerprint,
+                    status,
+                    location,
+                    digest,
+                    completed_at,
+                };
+                (state, self.job.ttl)
+            }
+        }
+    }
+
+    /// Nothing was sent: the lease is gone, or the process ends.
+    async fn stopped(mut self) {
+        if self.keeper.lease_lost {
+            let reply = self.keeper.reply.take();
+            return self.reread(reply, None).await;
+        }
+        let ttl = self.job.route.policy.failed_ttl;
+        let problem = Problem::new(
+            Code::StoreUnavailable,
+            "The request was not sent: its lease could not be confirmed. Retry with the same key.",
+        )
+        .retry_after(1);
+        let state = State::Failed {
+            why: FailedWhy::NotSent,
+        };
+        self.settle(state, ttl, Owed::Problem(problem)).await;
+    }
+
+    /// R20: records first, then releases what is owed; goes on until the record stands.
+    async fn settle(mut self, state: State, ttl: Duration, owed: Owed) {
+        let reply = self.keeper.reply.take();
+        let attempt = self.keeper.lease.attempt();
+        let outcome = self.executed();
+        let proxy = self.job.proxy.clone();
+        let is_protected = self.protection == Protection::Full;
+        if self.keeper.lease.is_too_old() {
+            // R22: somebody else may own the key by now.
+            deliver(reply, owed, outcome, attempt, Some("unrecorded")).await;
+            proxy.shared.left_unsettled();
+            return;
+        }
+        let Self { job, keeper, .. } = self;
+        let settling = keeper.lease.settle(state, ttl);
+        match settling.attempt().await {
+            Ok(Settled::Stored { reasserted }) => {
+                proxy.note_reasserted(reasserted);
+                let mark = (!is_protected).then_some("unprotected");
+                deliver(reply, owed, outcome, attempt, mark).await;
+                proxy.tell_waiters(job.key, settling);
+            }
+            Ok(Settled::LeaseLost) => {
+                proxy.shared.metrics.leases_lost.inc();
+                tracing::warn!(event = "lease_lost", key = %job.key.short(), attempt);
+                lost(&proxy, job.key, reply, owed, outcome, attempt).await;
+            }
+            Err(error) => {
+                tracing::warn!(event = "unrecorded", key = %job.key.short(), error = %error);
+                let mark = if is_protected {
+                    "unrecorded"
+                } else {
+                    "unprotected"
+                };
+                deliver(reply, owed, outcome, attempt, Some(mark)).await;
+                confirm(&proxy, job.key, settling, error).await;
+            }
+        }
+    }
+
+    /// R24 `pass`, and the store was not reached: nothing to settle.
+    async fn unprotected(mut self, ended: Ended) {
+        let attempt = self.keeper.lease.attempt();
+        let outcome = self.executed();
+        let reply = self.keeper.reply.take();
+        let owed = match ended {
+            Ended::NotSent(problem) => Owed::Problem(problem),
+            Ended::ClientGone | Ended::Stopped => Owed::Nothing,
+            Ended::Unknown(why) => {
+                let problem = crate::idempotency::settlement::problem_of(why);
+                Owed::Problem(Problem::unknown(problem, false))
+            }
+            Ended::Answered(Captured::Whole {
+                head,
+                body,
+                trailers,
+                held,
+            }) => Owed::Answer(whole(head, body, trailers, held)),
+            Ended::Answered(Captured::TooLarge {
+                feed: Some(feed), ..
+            }) => Owed::Feed(feed),
+            Ended::Answered(Captured::TooLarge { feed: None, .. }) => Owed::Nothing,
+        };
+        deliver(reply, owed, outcome, attempt, Some("unprotected")).await;
+    }
+
+    async fn reread(self, reply: Option<tokio::sync::oneshot::Sender<Reply>>, owed: Option<Owed>) {
+        let attempt = self.keeper.lease.attempt();
+        let outcome = self.executed();
+        let owed = owed.unwrap_or(Owed::Nothing);
+        lost(&self.job.proxy, self.job.key, reply, owed, outcome, attempt).await;
+    }
+
+    /// The outcome of an answer that came.
+    pub(super) fn executed(&self) -> &'static str {
+        if self.protection == Protection::Full {
+            "executed"
+        } else {
+            "unprotected"
+        }
+    }
+
+    pub(super) fn mark_protection(&self, response: &mut Response<Body>) {
+        if self.protection != Protection::Full {
+            mark(response, "unprotected");
+        }
+    }
+}
+
+/// R20, lease lost: completed: that answer; in flight: wait as a duplicate; else the true answer.
+async fn lost(
+    proxy: &Arc<Proxy>,
+    key: RecordKey,
+    reply: Option<tokio::sync::oneshot::Sender<Reply>>,
+    owed: Owed,
+    outcome: &'static str,
+    attempt: u32,
+) {
+    let read = proxy.store.apply(key, Operation::Read).await;
+    match (reply, read) {
+        (Some(reply), Ok(Outcome::Held(held))) if is_answer_or_running(&held, &owed) => {
+            answer(reply, Reply::Held(held));
+        }
+        (reply, _) => deliver(reply, owed, outcome, attempt, Some("superseded")).await,
+    }
+}
+
+fn is_answer_or_running(held: &Held, owed: &Owed) -> bool {
+    match held.record.state {
+        State::Completed { .. } | State::InFlight { .. } => true,
+        _ => matches!(owed, Owed::Nothing),
+    }
+}
+
+async fn deliver(
+    reply: Option<tokio::sync::oneshot::Sender<Reply>>,
+    owed: Owed,
+    outcome: &'static str,
+    attempt: u32,
+    status: Option<&'static str>,
+) {
+    match (owed, reply) {
+        (Owed::Feed(feed), _) => feed.finish().await,
+        (Owed::Answer(mut response), Some(reply)) => {
+            if let Some(status) = status {
+                mark(&mut response, status);
+            }
+            answer(
+                reply,
+                Reply::Answer {
+                    response,
+                    outcome,
+                    attempt,
+                },
+            );
+        }
+        (Owed::Problem(problem), Some(reply)) => answer(reply, Reply::Problem(problem)),
+        (_, None) | (Owed::Nothing, _) => {}
+    }
+}
+
+fn mark(response: &mut Response<Body>, status: &'static str) {
+    response
+        .headers_mut()
+        .insert(STATUS, HeaderValue::from_static(status));
+}
+
+fn whole(
+    head: response::Parts,
+    body: Bytes,
+    trailers: Option<HeaderMap>,
+    held: Option<Reservation>,
+) -> Response<Body> {
+    let mut response = Response::from_parts(head, Body::held(body, trailers, held));
+    // Framing is our own.
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    response
+}
+
+/// `Retry-After` in seconds; 0 where it is a date or nonsense.
+fn retry_after(headers: &HeaderMap) -> Option<u32> {
+    let value = headers.get(header::RETRY_AFTER)?;
+    Some(
+        value
+            .to_str()
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0),
+    )
+}
+
+impl Proxy {
+    pub(super) fn note_reasserted(&self, reasserted: bool) {
+        if reasserted {
+            self.shared.metrics.reasserted.inc();
+            tracing::warn!(
+                event = "reasserted",
+                "the store had lost a record and has it again"
+            );
+        }
+    }
+
+    /// The waiters of this process learn it here, the others from the store.
+    pub(super) fn tell_waiters(&self, key: RecordKey, settling: Settling) {
+        let record = settling.record().clone();
+        let held = Held {
+            record,
+            age: Duration::ZERO,
+        };
+        self.shared.waiting.tell(&key, View::Held(Arc::new(held)));
+    }
+}

@@ -1,0 +1,247 @@
+//! Keeps a lease alive and watches every deadline while something is awaited.
+//!
+//! One timer per exchange: it is set to the next thing due (renewal, the client's 504, give-up).
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use super::Reply;
+use crate::idempotency::Outcome;
+use crate::proxy::phase::{Phase, PhaseWatch};
+use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
+use crate::store::StoreError;
+use crate::store::lease::{Lease, Settled};
+use crate::telemetry::Metrics;
+
+/// Why waiting ended before the thing waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// `give_up_after` passed.
+    GaveUp,
+    /// The drain is over (R31).
+    Cut,
+    /// Before dispatch: nobody waits for the answer any more.
+    ClientGone,
+    /// Before dispatch: the lease is somebody else's.
+    LeaseLost,
+}
+
+type Renewal = Pin<Box<dyn Future<Output = (Instant, Result<Outcome, StoreError>)> + Send>>;
+
+/// The lease and the clocks of one exchange.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) lease: Lease,
+    pub(super) reply: Option<oneshot::Sender<Reply>>,
+    pub(super) lease_lost: bool,
+    renewal: RenewalSlot,
+    renew_at: Option<Instant>,
+    answer_by: Option<Instant>,
+    give_up_at: Option<Instant>,
+    is_dispatched: bool,
+    phase: PhaseWatch,
+    sleep: Pin<Box<Sleep>>,
+    metrics: Arc<Metrics>,
+}
+
+struct RenewalSlot(Option<Renewal>);
+
+impl std::fmt::Debug for RenewalSlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RenewalSlot(under way: {})", self.0.is_some())
+    }
+}
+
+impl Keeper {
+    pub(super) fn new(
+        lease: Lease,
+        reply: oneshot::Sender<Reply>,
+        renews: bool,
+        phase: PhaseWatch,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let renew_at = renews.then(|| lease.renew_at());
+        Self {
+            lease,
+            reply: Some(reply),
+            lease_lost: false,
+            renewal: RenewalSlot(None),
+            renew_at,
+            answer_by: None,
+            give_up_at: None,
+            is_dispatched: false,
+            phase,
+            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            metrics,
+        }
+    }
+
+    /// From here on the client's disconnect cancels nothing (R15).
+    pub(super) fn dispatched(&mut self, answer_within: Duration, give_up_after: Duration) {
+        let now = Instant::now();
+        self.lease.dispatched();
+        self.is_dispatched = true;
+        self.answer_by = Some(now + answer_within);
+        self.give_up_at = Some(now + give_up_after);
+    }
+
+    /// The request came back unsent.
+    pub(super) fn undispatched(&mut self) {
+        self.lease.undispatched();
+        self.is_dispatched = false;
+        self.answer_by = None;
+        self.give_up_at = None;
+    }
+
+    /// The client was answered, or is being answered: no 504 any more.
+    pub(super) fn answering(&mut self) {
+        self.answer_by = None;
+    }
+
+    /// A piece came: the next one has `give_up_after` again.
+    pub(super) fn piece_came(&mut self, give_up_after: Duration) {
+        self.give_up_at = Some(Instant::now() + give_up_after);
+    }
+
+    /// Whether anybody still waits for an answer.
+    pub(super) fn client_is_gone(&self) -> bool {
+        self.reply.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Awaits `future` while the lease is renewed and the deadlines are watched.
+    pub(super) async fn drive<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Stop> {
+        let mut future = pin!(future);
+        loop {
+            if let Some(next) = self.next_deadline()
+                && self.sleep.deadline() != next
+            {
+                self.sleep.as_mut().reset(next);
+            }
+            let timed = self.next_deadline().is_some();
+            let watches_client = !self.is_dispatched;
+            tokio::select! {
+                biased;
+                out = &mut future => return Ok(out),
+                () = self.phase.reached(Phase::Cut) => return Err(Stop::Cut),
+                () = closed(self.reply.as_mut()), if watches_client => {
+                    return Err(Stop::ClientGone);
+                }
+                (sent_at, outcome) = renewed(&mut self.renewal.0), if self.renewal.0.is_some() => {
+                    self.renewal.0 = None;
+                    self.note_renewal(sent_at, outcome)?;
+                }
+                () = self.sleep.as_mut(), if timed => self.on_timer()?,
+            }
+        }
+    }
+
+    /// Makes sure that the lease is young enough to dispatch.
+    pub(super) async fn ready_to_dispatch(&mut self) -> Result<(), Stop> {
+        while !self.lease.may_dispatch() {
+            let renewal = self.lease.renewal();
+            let (sent_at, outcome) = self.drive(renewal).await?;
+            if outcome.is_err() {
+                // Without a confirmed lease nothing is sent.
+                return Err(Stop::LeaseLost);
+            }
+            self.note_renewal(sent_at, outcome)?;
+        }
+        if self.client_is_gone() {
+            return Err(Stop::ClientGone);
+        }
+        if self.lease.is_too_old() {
+            Err(Stop::LeaseLost)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let renew_at = self.renew_at.filter(|_| self.renewal.0.is_none());
+        [renew_at, self.answer_by, self.give_up_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn on_timer(&mut self) -> Result<(), Stop> {
+        let now = Instant::now();
+        if self.answer_by.is_some_and(|at| at <= now) {
+            self.answer_by = None;
+            self.tell_pending();
+        }
+        if self.give_up_at.is_some_and(|at| at <= now) {
+            return Err(Stop::GaveUp);
+        }
+        if self.renewal.0.is_none() && self.renew_at.is_some_and(|at| at <= now) {
+            self.renewal.0 = Some(Box::pin(self.lease.renewal()));
+        }
+        Ok(())
+    }
+
+    /// R15: the client gets 504, the exchange runs on.
+    fn tell_pending(&mut self) {
+        let Some(reply) = self.reply.take() else {
+            return;
+        };
+        let problem = Problem::new(
+            Code::UpstreamTimeout,
+            "The upstream has not answered yet; the request still runs. Retry with the same key: \
+             it waits for the answer or replays it.",
+        )
+        .outcome(UpstreamOutcome::Pending)
+        .retry_after(1)
+        .proxy_status("http_response_timeout");
+        super::answer(reply, Reply::Problem(problem));
+    }
+
+    fn note_renewal(
+        &mut self,
+        sent_at: Instant,
+        outcome: Result<Outcome, StoreError>,
+    ) -> Result<(), Stop> {
+        match self.lease.renewed(sent_at, outcome) {
+            Ok(Settled::Stored { reasserted }) => {
+                if reasserted {
+                    self.metrics.reasserted.inc();
+                    tracing::warn!(event = "reasserted", "the store had lost a running record");
+                }
+                self.renew_at = Some(self.lease.renew_at());
+            }
+            Ok(Settled::LeaseLost) => {
+                self.renew_at = None;
+                self.lease_lost = true;
+                self.metrics.leases_lost.inc();
+                tracing::warn!(event = "lease_lost", dispatched = self.is_dispatched);
+                if !self.is_dispatched {
+                    return Err(Stop::LeaseLost);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(event = "renewal_failed", error = %error);
+                let soon = self.lease.third().min(Duration::from_secs(1));
+                self.renew_at = Some(Instant::now() + soon);
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn closed(reply: Option<&mut oneshot::Sender<Reply>>) {
+    match reply {
+        Some(reply) => reply.closed().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn renewed(renewal: &mut Option<Renewal>) -> (Instant, Result<Outcome, StoreError>) {
+    match renewal {
+        Some(renewal) => renewal.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,170 @@
+//! From a request to its answer: the straight path, and its one log event.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::header::{self, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::Proxy;
+use super::body::Body;
+use super::problem::Problem;
+use super::request::{self, Target};
+use super::rewrite;
+use crate::routes::Route;
+use crate::telemetry::metrics::{RequestLabels, method_label};
+
+/// What became of a request, for metrics and log.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    /// For the client.
+    pub(super) response: Response<Body>,
+    /// `executed`, `replayed`, `passed`, `unprotected`, or a problem's code.
+    pub(super) outcome: &'static str,
+}
+
+impl Verdict {
+    pub(super) fn problem(problem: Problem, route: &Route) -> Self {
+        let outcome = problem.code.name();
+        let response = problem.into_response(route.policy.docs_url.as_deref());
+        Self { response, outcome }
+    }
+}
+
+/// A request whose head was looked at.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) head: Parts,
+    pub(super) target: Target,
+    pub(super) peer: SocketAddr,
+    pub(super) route: Arc<Route>,
+    pub(super) started: Instant,
+}
+
+impl Proxy {
+    /// Answers one request.
+    pub async fn handle(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Response<Body> {
+        let started = Instant::now();
+        let (head, body) = request.into_parts();
+        let method = method_label(head.method.as_str());
+        let (route, verdict) = match self.arrive(head, peer, started) {
+            Ok(arrival) => (arrival.route.clone(), self.route(arrival, body).await),
+            Err((route, problem)) => {
+                let verdict = Verdict::problem(problem, &route);
+                (route, verdict)
+            }
+        };
+        let labels = RequestLabels {
+            route: route.name.clone(),
+            method,
+            outcome: verdict.outcome,
+        };
+        self.shared.metrics.requests.get_or_create(&labels).inc();
+        verdict.response
+    }
+
+    /// R1, R2, R26, R27: everything the head alone decides.
+    fn arrive(
+        &self,
+        head: Parts,
+        peer: SocketAddr,
+        started: Instant,
+    ) -> Result<Arrival, (Arc<Route>, Problem)> {
+        let routes = &self.shared.routes;
+        let target = request::inspect(&head).map_err(|problem| {
+            (
+                routes.find("", head.uri.path(), &head.method).route,
+                problem,
+            )
+        })?;
+        let matched = routes.find(target.host(), head.uri.path(), &head.method);
+        let route = matched.route.clone();
+        let refuse = |problem| Err((route.clone(), problem));
+        let covered = route.covers(&head.method);
+        let differs = matched.ambiguous.as_ref();
+        if differs.is_some_and(|other| covered || other.covers(&head.method))
+            || (covered && matched.suspicious)
+        {
+            return refuse(Problem::malformed(
+                "The path is spelled in a way that upstreams may read differently: send it without \
+                 dot segments, repeated slashes, encoded slashes or needlessly encoded letters.",
+            ));
+        }
+        if let Err(problem) = request::nominations(&head.headers, &route.policy) {
+            return refuse(problem);
+        }
+        let overridden = request::no_method_override(&head.headers);
+        if !covered
+            && let Err(problem) = overridden
+            && routes.path_is_covered(target.host(), head.uri.path())
+        {
+            return refuse(problem);
+        }
+        Ok(Arrival {
+            head,
+            target,
+            peer,
+            route,
+            started,
+        })
+    }
+
+    async fn route(self: &Arc<Self>, mut arrival: Arrival, body: Incoming) -> Verdict {
+        if arrival.route.covers(&arrival.head.method) {
+            return self.covered(arrival, body).await;
+        }
+        if let Some(response) = answer_here(&mut arrival.head) {
+            return Verdict {
+                response,
+                outcome: "passed",
+            };
+        }
+        let body = Body::stream(body, self.shared.settings.body_timeout, None);
+        self.pass_on(arrival, body).await
+    }
+
+    /// Uncovered, or covered and unprotected by the route's own rule (R6 `pass`).
+    pub(super) async fn pass_on(&self, mut arrival: Arrival, body: Body) -> Verdict {
+        self.rewrite(&mut arrival);
+        match self.pass(arrival.head, body).await {
+            Ok(response) => Verdict {
+                response,
+                outcome: "passed",
+            },
+            Err(problem) => Verdict::problem(problem, &arrival.route),
+        }
+    }
+
+    pub(super) fn rewrite(&self, arrival: &mut Arrival) {
+        let settings = &self.shared.settings;
+        let upstream_host = self.upstream.authority();
+        let Arrival {
+            head, target, peer, ..
+        } = arrival;
+        rewrite::to_upstream(head, target, *peer, settings, &upstream_host);
+    }
+}
+
+/// R27: Max-Forwards on OPTIONS and TRACE. 0 is answered here, else it counts down.
+fn answer_here(head: &mut Parts) -> Option<Response<Body>> {
+    if head.method != Method::OPTIONS && head.method != Method::TRACE {
+        return None;
+    }
+    let value = head.headers.get(header::MAX_FORWARDS)?;
+    let left: u32 = value.to_str().ok()?.trim().parse().ok()?;
+    let Some(less) = left.checked_sub(1) else {
+        let mut response = Response::new(Body::empty());
+        let methods = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+        response.headers_mut().insert(header::ALLOW, methods);
+        return Some(response);
+    };
+    head.headers.insert(header::MAX_FORWARDS, less.into());
+    None
+}

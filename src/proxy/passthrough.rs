@@ -1,0 +1,101 @@
+//! What is not covered streams both ways (R1, R28).
+//!
+//! Nothing is held whole; the client's pace is the upstream's. A request that the client library
+//! hands back unsent is sent again, at most three times (R29); anything else is answered, once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use tokio::time::timeout;
+
+use super::Proxy;
+use super::body::Body;
+use super::execution::unreachable;
+use super::problem::{Code, Problem, UpstreamOutcome};
+use super::rewrite;
+use super::upstream::{Connection, SendError};
+
+/// R29.
+const HANDOVERS: usize = 3;
+
+impl Proxy {
+    /// Passes a rewritten request on.
+    pub(super) async fn pass(&self, head: Parts, body: Body) -> Result<Response<Body>, Problem> {
+        let stalled = Arc::new(AtomicBool::new(false));
+        let mut request = Request::from_parts(head, body.watched(stalled.clone()));
+        for _ in 0..HANDOVERS {
+            let mut connection = self.upstream.checkout().await.map_err(|error| {
+                tracing::warn!(event = "upstream_unreachable", error = %error);
+                unreachable(error.proxy_status())
+            })?;
+            let answer = connection.send(request);
+            match timeout(self.shared.settings.upstream.answer_within, answer).await {
+                Ok(Ok(response)) => return self.passed(connection, response),
+                Ok(Err(SendError::NotSent(unsent))) => request = *unsent,
+                Ok(Err(SendError::MaybeSent(_))) if stalled.load(Ordering::Acquire) => {
+                    return Err(Problem::new(
+                        Code::RequestTimeout,
+                        "No piece of the request body came in time.",
+                    ));
+                }
+                Ok(Err(SendError::MaybeSent(error))) => return Err(broken(&error)),
+                Err(_elapsed) => {
+                    connection.close();
+                    return Err(Problem::new(
+                        Code::UpstreamTimeout,
+                        "The upstream did not answer in time.",
+                    )
+                    .outcome(UpstreamOutcome::Unknown)
+                    .proxy_status("http_response_timeout"));
+                }
+            }
+        }
+        Err(unreachable("connection_terminated"))
+    }
+
+    fn passed(
+        &self,
+        connection: Connection,
+        response: Response<Incoming>,
+    ) -> Result<Response<Body>, Problem> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // Upgrade was never sent.
+            connection.close();
+            return Err(Problem::new(
+                Code::BadResponse,
+                "The upstream switched protocols without being asked to.",
+            )
+            .proxy_status("http_protocol_error"));
+        }
+        let (mut head, incoming) = response.into_parts();
+        rewrite::to_client(&mut head, None, self.shared.date());
+        let limit = self.shared.settings.upstream.give_up_after;
+        Ok(Response::from_parts(
+            head,
+            Body::stream(incoming, limit, Some(connection)),
+        ))
+    }
+}
+
+fn broken(error: &hyper::Error) -> Problem {
+    let is_bad = error.is_parse() || error.is_parse_status() || error.is_parse_too_large();
+    let (code, proxy_status, detail) = if is_bad {
+        (
+            Code::BadResponse,
+            "http_protocol_error",
+            "The upstream's answer is not valid HTTP.",
+        )
+    } else {
+        (
+            Code::ConnectionLost,
+            "connection_terminated",
+            "The upstream took the request and the connection broke before an answer.",
+        )
+    };
+    Problem::new(code, detail)
+        .outcome(UpstreamOutcome::Unknown)
+        .proxy_status(proxy_status)
+}

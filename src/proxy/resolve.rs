@@ -1,0 +1,297 @@
+//! Claims and judges until there is an answer (R11, R13, R18, R24).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::Proxy;
+use super::covered::{Keyed, overloaded};
+use super::execution::{Job, Reply, start};
+use super::handle::Verdict;
+use super::phase::Phase;
+use super::problem::{Code, NO_NEW_KEY, Problem, UpstreamOutcome};
+use super::replay;
+use super::waiting::{View, Waiter};
+use crate::idempotency::record::{HeldProblem, Owner, Seen, State};
+use crate::idempotency::transition::{Claim, Held};
+use crate::idempotency::{Decision, Operation, Outcome, judge};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Races lost in a row before the client is told to come again.
+const RACES: usize = 3;
+
+/// What the next step is.
+enum Next {
+    Done(Box<Verdict>),
+    Claim,
+    TakeOver(Seen),
+    Wait,
+}
+
+impl Proxy {
+    pub(super) async fn resolve(self: &Arc<Self>, keyed: Keyed) -> Verdict {
+        let mut waited = false;
+        let mut from = None;
+        let mut attempt = 0;
+        let mut races = 0;
+        let verdict = loop {
+            if races > RACES {
+                break Verdict::problem(in_progress(0), &keyed.route);
+            }
+            races += 1;
+            let mut next = match self
+                .execute(&keyed, from.take(), waited, &mut attempt)
+                .await
+            {
+                Ok(held) => self.judge(&keyed, held.as_ref(), waited),
+                Err(verdict) => break *verdict,
+            };
+            if matches!(next, Next::Wait) {
+                next = self.wait(&keyed).await;
+                waited = true;
+                races = 0;
+            }
+            match next {
+                Next::Done(verdict) => break *verdict,
+                Next::Claim => {}
+                Next::TakeOver(seen) => from = Some(seen),
+                Next::Wait => break Verdict::problem(in_progress(0), &keyed.route),
+            }
+        };
+        self.report(&keyed, &verdict, attempt);
+        verdict
+    }
+
+    /// Starts a task that claims and, if it gets the lease, executes. `Ok`: something is in the
+    /// way.
+    async fn execute(
+        self: &Arc<Self>,
+        keyed: &Keyed,
+        from: Option<Seen>,
+        waited: bool,
+        attempt: &mut u32,
+    ) -> Result<Option<Held>, Box<Verdict>> {
+        let fail = |problem| Err(Box::new(Verdict::problem(problem, &keyed.route)));
+        let Some(permit) = self.shared.exchanges.permit() else {
+            return fail(overloaded());
+        };
+        let mut owner = [0; 16];
+        if getrandom::fill(&mut owner).is_err() {
+            return fail(store_down());
+        }
+        let policy = &keyed.route.policy;
+        let give_up_after = self.shared.settings.upstream.give_up_after;
+        let claim = Claim {
+            owner: Owner(owner),
+            fingerprint: keyed.fingerprint.clone(),
+            lease: policy.lease,
+            // R22.
+            retention: policy.unresolved_ttl.max(give_up_after + policy.lease * 2),
+            waited,
+        };
+        let reply = start(Job {
+            proxy: self.clone(),
+            route: keyed.route.clone(),
+            prepared: keyed.prepared.clone(),
+            key: keyed.key,
+            claim,
+            from,
+            ttl: keyed.ttl,
+            permit,
+        });
+        match reply.await {
+            Ok(Reply::Held(held)) => Ok(Some(held)),
+            Ok(Reply::Absent) => Ok(None),
+            Ok(Reply::Answer {
+                response,
+                outcome,
+                attempt: number,
+            }) => {
+                *attempt = number;
+                Err(Box::new(Verdict { response, outcome }))
+            }
+            Ok(Reply::Problem(problem)) => fail(problem),
+            Ok(Reply::StoreDown(error)) => fail(not_stored(&error)),
+            // The task is gone without a word: a fault of ours, after which nothing is known.
+            Err(_) => fail(Problem::unknown(HeldProblem::OutcomeUnknown, false)),
+        }
+    }
+
+    fn judge(&self, keyed: &Keyed, held: Option<&Held>, waited: bool) -> Next {
+        let Some(held) = held else { return Next::Claim };
+        let policy = &keyed.route.policy;
+        let method = &keyed.prepared.head.method;
+        let done = |problem| Next::Done(Box::new(Verdict::problem(problem, &keyed.route)));
+        match judge(held, &keyed.fingerprint, method, policy, waited) {
+            Decision::Replay { answer } => {
+                let mut kept = self.shared.budget.reservation();
+                if !kept.grow(answer.body.len()) {
+                    return done(overloaded());
+                }
+                let Some(mut response) = replay::replay(&answer, &policy.replay, Some(kept)) else {
+                    return done(store_down());
+                };
+                if policy.replay.announce_expiry
+                    && let State::Completed { completed_at, .. } = held.record.state
+                {
+                    let headers = response.headers_mut();
+                    replay::announce_expiry(headers, completed_at, held.record.retention);
+                }
+                Next::Done(Box::new(Verdict {
+                    response,
+                    outcome: "replayed",
+                }))
+            }
+            Decision::NotKept {
+                status,
+                location,
+                digest,
+            } => done(not_kept(status, location.as_deref(), digest)),
+            Decision::Mismatch(parts) => done(reused(&parts)),
+            Decision::OtherCredentials => done(other_credentials()),
+            Decision::Unresolved(problem) => done(Problem::unknown(problem, false)),
+            Decision::ReleasedByStatus { retry_after } => done(in_progress(retry_after)),
+            Decision::InFlight => Next::Wait,
+            Decision::TakeOver(seen) => Next::TakeOver(seen),
+            Decision::Claim => Next::Claim,
+        }
+    }
+
+    /// R13: subscribes, then reads again, then waits.
+    async fn wait(&self, keyed: &Keyed) -> Next {
+        let policy = &keyed.route.policy;
+        let limit = policy
+            .in_flight_wait
+            .min(keyed.preferred_wait.unwrap_or(Duration::MAX));
+        let conflict = || Next::Done(Box::new(Verdict::problem(in_progress(0), &keyed.route)));
+        if limit.is_zero() || self.shared.phases.now() >= Phase::Draining {
+            return conflict();
+        }
+        let Some(mut waiter) = self.shared.waiting.enter(&self.store, keyed.key, policy) else {
+            return conflict();
+        };
+        let deadline = Instant::now() + limit;
+        waiter.listen().await;
+        let next = match self.look(keyed).await {
+            Ok(Next::Wait) | Err(_) => self.until(keyed, &mut waiter, deadline).await,
+            Ok(next) => return next,
+        };
+        if matches!(next, Next::Wait) {
+            // Once more before a 409.
+            return match self.look(keyed).await {
+                Ok(Next::Wait) => conflict(),
+                Ok(next) => next,
+                Err(error) => {
+                    Next::Done(Box::new(Verdict::problem(not_stored(&error), &keyed.route)))
+                }
+            };
+        }
+        next
+    }
+
+    async fn until(&self, keyed: &Keyed, waiter: &mut Waiter, deadline: Instant) -> Next {
+        let mut phase = self.shared.phases.watch();
+        loop {
+            let view = tokio::select! {
+                view = timeout_at(deadline, waiter.told()) => match view {
+                    Ok(view) => view,
+                    Err(_) => return Next::Wait,
+                },
+                () = phase.reached(Phase::Draining) => return Next::Wait,
+            };
+            let next = match view {
+                View::Held(held) => self.judge(keyed, Some(&held), true),
+                View::Absent => Next::Claim,
+            };
+            if !matches!(next, Next::Wait) {
+                return next;
+            }
+        }
+    }
+
+    async fn look(&self, keyed: &Keyed) -> Result<Next, StoreError> {
+        match self.store.apply(keyed.key, Operation::Read).await? {
+            Outcome::Held(held) => Ok(self.judge(keyed, Some(&held), true)),
+            _ => Ok(Next::Claim),
+        }
+    }
+
+    /// One event per covered request; never a body, a credential or a raw key.
+    fn report(&self, keyed: &Keyed, verdict: &Verdict, attempt: u32) {
+        let took = keyed.started.elapsed();
+        if verdict.outcome == "replayed" {
+            self.shared.metrics.overhead.observe(took.as_secs_f64());
+        }
+        tracing::info!(
+            event = "request",
+            route = %keyed.route.name,
+            method = %keyed.prepared.head.method,
+            status = verdict.response.status().as_u16(),
+            outcome = verdict.outcome,
+            key = %keyed.key.short(),
+            attempt,
+            duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        );
+    }
+}
+
+fn in_progress(retry_after: u32) -> Problem {
+    Problem::new(
+        Code::InProgress,
+        "A request with this key is being processed. Retry with the same key.",
+    )
+    .outcome(UpstreamOutcome::Pending)
+    .retry_after(retry_after)
+}
+
+fn reused(parts: &[String]) -> Problem {
+    Problem::new(
+        Code::KeyReused,
+        format!(
+            "This key was used for another request; these parts differ: {}. Use a new key for a new \
+             operation, or send the same request.",
+            parts.join(", ")
+        ),
+    )
+}
+
+fn other_credentials() -> Problem {
+    let detail = format!("This key belongs to other credentials.{NO_NEW_KEY}");
+    Problem::new(Code::OtherCredentials, detail)
+}
+
+fn not_kept(status: u16, location: Option<&[u8]>, digest: Option<[u8; 32]>) -> Problem {
+    let detail = "The operation was carried out; its answer was too large to keep. Do not send it \
+                  again under a new key: look its result up instead.";
+    let mut problem = Problem::new(Code::NotKept, detail)
+        .outcome(UpstreamOutcome::Executed)
+        .member("original_status", status);
+    if let Some(location) = location {
+        let location = String::from_utf8_lossy(location).into_owned();
+        problem = problem.member("original_location", location);
+    }
+    if let Some(digest) = digest {
+        let digest = digest.iter().fold(String::from("sha-256:"), |text, octet| {
+            format!("{text}{octet:02x}")
+        });
+        problem = problem.member("original_digest", digest);
+    }
+    problem
+}
+
+fn not_stored(error: &StoreError) -> Problem {
+    if error.kind == StoreErrorKind::Unreadable {
+        tracing::error!(event = "unreadable_record", error = %error);
+    }
+    store_down()
+}
+
+fn store_down() -> Problem {
+    Problem::new(
+        Code::StoreUnavailable,
+        "The record of this key is out of reach; nothing was executed. Retry with the same key.",
+    )
+    .outcome(UpstreamOutcome::NotExecuted)
+    .retry_after(1)
+}

@@ -1,0 +1,252 @@
+//! Connections to the upstream: a small LIFO pool per thread over `hyper::client::conn`.
+//!
+//! Not hyper-util's legacy client, because the rules need what that hides: the connection checked
+//! out first, then the lease checked, then the request handed over with no await between (R15), and
+//! the request back when it provably was not sent (R16, R29).
+//!
+//! Deliberately absent: any automatic second try. Callers decide, with proof.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+
+use super::UpstreamSettings;
+use super::body::Body;
+
+/// Idle connections kept per thread.
+const MAX_IDLE: usize = 256;
+
+/// No connection was had: the request was not sent (R16).
+#[derive(Debug, Error)]
+pub(super) enum ConnectError {
+    /// The name does not resolve.
+    #[error("the upstream's name does not resolve: {0}")]
+    Dns(io::Error),
+    /// Nobody listens.
+    #[error("the upstream refused the connection")]
+    Refused,
+    /// Not in `connect_timeout`.
+    #[error("the upstream did not accept a connection in time")]
+    Timeout,
+    /// Anything else before a request could go out.
+    #[error("no connection to the upstream: {0}")]
+    Io(io::Error),
+}
+
+impl ConnectError {
+    /// The error type of `Proxy-Status` (RFC 9209 section 2.3).
+    pub(super) fn proxy_status(&self) -> &'static str {
+        match self {
+            Self::Dns(_) => "dns_error",
+            Self::Refused => "connection_refused",
+            Self::Timeout => "connection_timeout",
+            Self::Io(_) => "destination_unavailable",
+        }
+    }
+}
+
+/// How a dispatched request failed.
+#[derive(Debug)]
+pub enum SendError {
+    /// The client library handed the request back: it was not sent (R16, R29).
+    NotSent(Box<Request<Body>>),
+    /// Some of it may have gone out.
+    MaybeSent(hyper::Error),
+}
+
+/// The pool of one thread.
+#[derive(Debug)]
+pub(super) struct Pool {
+    settings: UpstreamSettings,
+    idle: Mutex<Vec<Idle>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: SendRequest<Body>,
+    driver: AbortHandle,
+    since: Instant,
+}
+
+/// A checked-out connection.
+#[derive(Debug)]
+pub struct Connection {
+    pool: Weak<Pool>,
+    sender: SendRequest<Body>,
+    driver: AbortHandle,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub(super) fn new(settings: UpstreamSettings) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            idle: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The upstream's own `Host`.
+    pub(super) fn authority(&self) -> String {
+        let UpstreamSettings { host, port, .. } = &self.settings;
+        let host = if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host.clone()
+        };
+        if *port == 80 {
+            host
+        } else {
+            format!("{host}:{port}")
+        }
+    }
+
+    /// A live connection: the youngest idle one, or a new one.
+    pub(super) async fn checkout(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+        while let Some(idle) = self.pop() {
+            let Idle {
+                mut sender, driver, ..
+            } = idle;
+            // A connection that the upstream closed says so here.
+            if sender.ready().await.is_ok() {
+                return Ok(Connection {
+                    pool: Arc::downgrade(self),
+                    sender,
+                    driver,
+                });
+            }
+        }
+        self.connect().await
+    }
+
+    fn pop(&self) -> Option<Idle> {
+        let mut idle = self.lock();
+        let newest = idle.pop()?;
+        if newest.since.elapsed() < self.settings.pool_idle_timeout {
+            return Some(newest);
+        }
+        // The newest is too old, so all are.
+        idle.clear();
+        None
+    }
+
+    /// Closes what has been idle for too long.
+    pub(super) fn prune(&self) {
+        let limit = self.settings.pool_idle_timeout;
+        self.lock()
+            .retain(|idle| idle.since.elapsed() < limit && !idle.sender.is_closed());
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+        let stream = self.open().await?;
+        stream.set_nodelay(true).map_err(ConnectError::Io)?;
+        let (sender, connection) = http1::Builder::new()
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| ConnectError::Io(io::Error::other(error)))?;
+        let driver = tokio::spawn(async move {
+            // Its errors reach the request that suffers from them.
+            let _result: Result<(), hyper::Error> = connection.await;
+        });
+        Ok(Connection {
+            pool: Arc::downgrade(self),
+            sender,
+            driver: driver.abort_handle(),
+        })
+    }
+
+    async fn open(&self) -> Result<TcpStream, ConnectError> {
+        let UpstreamSettings {
+            host,
+            port,
+            connect_timeout,
+            ..
+        } = &self.settings;
+        let addresses = match host.parse() {
+            Ok(address) => vec![SocketAddr::new(address, *port)],
+            Err(_) => self.resolve(host, *port, *connect_timeout).await?,
+        };
+        let mut last = ConnectError::Dns(io::ErrorKind::NotFound.into());
+        for address in addresses {
+            last = match timeout(*connect_timeout, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    ConnectError::Refused
+                }
+                Ok(Err(error)) => ConnectError::Io(error),
+                Err(_) => ConnectError::Timeout,
+            };
+        }
+        Err(last)
+    }
+
+    async fn resolve(
+        &self,
+        host: &str,
+        port: u16,
+        limit: Duration,
+    ) -> Result<Vec<SocketAddr>, ConnectError> {
+        match timeout(limit, tokio::net::lookup_host((host, port))).await {
+            Ok(Ok(addresses)) => Ok(addresses.collect()),
+            Ok(Err(error)) => Err(ConnectError::Dns(error)),
+            Err(_) => Err(ConnectError::Dns(io::ErrorKind::TimedOut.into())),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
+        self.idle
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Hands the request over at once; the future only waits for the answer's head.
+    pub fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> impl Future<Output = Result<Response<Incoming>, SendError>> + Send + use<> {
+        let answer = self.sender.try_send_request(request);
+        async move {
+            answer
+                .await
+                .map_err(|mut error| match error.take_message() {
+                    Some(request) => SendError::NotSent(Box::new(request)),
+                    None => SendError::MaybeSent(error.into_error()),
+                })
+        }
+    }
+
+    /// Back to the pool, after a whole answer.
+    pub fn give_back(self) {
+        let Some(pool) = self.pool.upgrade() else {
+            return;
+        };
+        if self.sender.is_closed() {
+            return;
+        }
+        let mut idle = pool.lock();
+        if idle.len() < MAX_IDLE {
+            let Self { sender, driver, .. } = self;
+            idle.push(Idle {
+                sender,
+                driver,
+                since: Instant::now(),
+            });
+        }
+    }
+
+    /// Closes the socket now, whatever is under way (R31: the upstream first).
+    pub fn close(self) {
+        self.driver.abort();
+    }
+}

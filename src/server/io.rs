@@ -1,0 +1,176 @@
+//! A client's socket with its clocks (R30): slow heads, idle connections, clients that take nothing.
+//!
+//! hyper has one timer for heads and none for the rest; here the phases of a connection are told
+//! apart. Between two requests `idle_timeout` runs, from the first octet of a head
+//! `header_timeout`, and whenever octets wait to be taken `write_timeout`. While a request is being
+//! answered nothing runs on the read side: how slow a *body* may be is the proxy's to say.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+
+/// The limits of one connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) header: Duration,
+    pub(super) idle: Duration,
+    pub(super) write: Duration,
+}
+
+/// How many requests began and ended on a connection; odd: one is being answered.
+#[derive(Debug, Default)]
+pub(super) struct Turns(AtomicU64);
+
+impl Turns {
+    /// A request begins; it ends when the guard is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> Turn {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Turn(self.clone())
+    }
+
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(super) struct Turn(Arc<Turns>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// The socket.
+#[derive(Debug)]
+pub(super) struct TimedIo {
+    stream: TcpStream,
+    limits: Limits,
+    turns: Arc<Turns>,
+    /// The turn the read clock was set for, and whether a head has begun in it.
+    reading: (u64, bool),
+    read_clock: Pin<Box<Sleep>>,
+    write_clock: Option<Pin<Box<Sleep>>>,
+}
+
+impl TimedIo {
+    pub(super) fn new(stream: TcpStream, limits: Limits, turns: Arc<Turns>) -> Self {
+        // A new connection owes its first head.
+        let read_clock = Box::pin(tokio::time::sleep(limits.header));
+        Self {
+            stream,
+            limits,
+            turns,
+            reading: (0, true),
+            read_clock,
+            write_clock: None,
+        }
+    }
+
+    fn arm_read(&mut self) -> bool {
+        let turn = self.turns.now();
+        if turn % 2 == 1 {
+            return false;
+        }
+        if self.reading.0 != turn {
+            self.reading = (turn, false);
+            self.read_clock
+                .as_mut()
+                .reset(Instant::now() + self.limits.idle);
+        }
+        true
+    }
+
+    fn head_began(&mut self) {
+        let turn = self.turns.now();
+        if turn % 2 == 0 && self.reading != (turn, true) {
+            self.reading = (turn, true);
+            self.read_clock
+                .as_mut()
+                .reset(Instant::now() + self.limits.header);
+        }
+    }
+
+    fn on_written(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if result.is_ready() {
+            self.write_clock = None;
+            return result;
+        }
+        let limit = self.limits.write;
+        let clock = self
+            .write_clock
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        match clock.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for TimedIo {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        if let Poll::Ready(result) = Pin::new(&mut this.stream).poll_read(cx, buffer) {
+            if buffer.filled().len() > before {
+                this.head_began();
+            }
+            return Poll::Ready(result);
+        }
+        if this.arm_read() && this.read_clock.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for TimedIo {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let result = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.on_written(cx, result)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let result = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        this.on_written(cx, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,258 @@
+//! Every call to a store passes here: deadline, breaker, metrics (R24).
+//!
+//! The breaker opens when a call failed or timed out and none succeeded within `store.timeout`
+//! before that. While it is open calls fail at once and one probe runs every 100 ms, doubling to
+//! 1 s. The first success closes it; settles, renewals and withdrawn claims that waited for it go
+//! before new claims.
+//!
+//! A refusal or a full store is an answer: the server lives, and the breaker stays closed.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Store, StoreError, StoreErrorKind, StoreFuture};
+use crate::idempotency::{Operation, Outcome, RecordKey};
+use crate::telemetry::Metrics;
+
+const FIRST_PROBE: Duration = Duration::from_millis(100);
+const LAST_PROBE: Duration = Duration::from_secs(1);
+
+/// The breaker's state, shared by all threads.
+#[derive(Debug)]
+pub struct Breaker {
+    timeout: Duration,
+    metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    open: watch::Sender<bool>,
+    /// Settles and renewals that wait for the store, to be let through before claims.
+    pending: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct State {
+    last_success: Option<Instant>,
+    /// `Some` while open: when the next probe may run, and the delay after it.
+    probe: Option<(Instant, Duration)>,
+    /// Claims pass again from then on, or as soon as nothing is pending.
+    claims_from: Option<Instant>,
+}
+
+impl Breaker {
+    /// A closed breaker.
+    pub fn new(timeout: Duration, metrics: Arc<Metrics>) -> Arc<Self> {
+        metrics.store_up.set(1);
+        let state = State {
+            last_success: None,
+            probe: None,
+            claims_from: None,
+        };
+        Arc::new(Self {
+            timeout,
+            metrics,
+            state: Mutex::new(state),
+            open: watch::Sender::new(false),
+            pending: AtomicUsize::new(0),
+        })
+    }
+
+    /// Whether calls fail at once just now.
+    pub fn is_open(&self) -> bool {
+        *self.open.borrow()
+    }
+
+    /// Waits until the store answers again, at most `at_most`. Counts as pending meanwhile and
+    /// until the returned guard is dropped.
+    pub async fn closed(self: &Arc<Self>, at_most: Duration) -> Pending {
+        let pending = Pending::new(self.clone());
+        let mut open = self.open.subscribe();
+        // Whether it closed or the time is up, the caller tries again.
+        let _elapsed = tokio::time::timeout(at_most, open.wait_for(|open| !*open))
+            .await
+            .is_err();
+        pending
+    }
+
+    /// Whether this call may go out now; when the breaker is open, one probe may.
+    fn admit(&self, is_claim: bool, now: Instant) -> bool {
+        let mut state = self.lock();
+        if let Some((next, delay)) = state.probe {
+            if now < next {
+                return false;
+            }
+            let delay = (delay * 2).min(LAST_PROBE);
+            state.probe = Some((now + delay, delay));
+            return true;
+        }
+        match state.claims_from {
+            Some(from) if is_claim && now < from && self.pending.load(Ordering::Relaxed) > 0 => {
+                false
+            }
+            Some(_) if is_claim => {
+                state.claims_from = None;
+                true
+            }
+            _ => true,
+        }
+    }
+
+    fn succeeded(&self, now: Instant) {
+        let mut state = self.lock();
+        state.last_success = Some(now);
+        if state.probe.take().is_some() {
+            state.claims_from = Some(now + self.timeout);
+            drop(state);
+            self.metrics.store_up.set(1);
+            self.open.send_replace(false);
+            tracing::info!(event = "store_up", "the store answers again");
+        }
+    }
+
+    fn failed(&self, started: Instant, now: Instant, error: &StoreError) {
+        let mut state = self.lock();
+        let alive = state
+            .last_success
+            .is_some_and(|at| at >= started || now - at < self.timeout);
+        if alive || state.probe.is_some() {
+            return;
+        }
+        state.probe = Some((now + FIRST_PROBE, FIRST_PROBE));
+        drop(state);
+        self.metrics.store_up.set(0);
+        self.open.send_replace(true);
+        tracing::error!(event = "store_down", error = %error, "the store does not answer");
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// An operation that waits for the store; claims give way to it.
+#[derive(Debug)]
+pub struct Pending(Arc<Breaker>);
+
+impl Pending {
+    fn new(breaker: Arc<Breaker>) -> Self {
+        breaker.pending.fetch_add(1, Ordering::Relaxed);
+        Self(breaker)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A store behind deadline and breaker.
+#[derive(Debug)]
+pub struct Guarded {
+    inner: Arc<dyn Store>,
+    breaker: Arc<Breaker>,
+}
+
+impl Guarded {
+    /// Wraps one thread's handle.
+    pub fn new(inner: Arc<dyn Store>, breaker: Arc<Breaker>) -> Arc<Self> {
+        Arc::new(Self { inner, breaker })
+    }
+
+    /// The shared breaker.
+    pub fn breaker(&self) -> &Arc<Breaker> {
+        &self.breaker
+    }
+
+    async fn call<T>(&self, name: &'static str, call: StoreFuture<'_, T>) -> Result<T, StoreError> {
+        let started = Instant::now();
+        if !self.breaker.admit(name == "claim", started) {
+            self.breaker
+                .metrics
+                .store_call(name, "breaker_open", true, Duration::ZERO);
+            return Err(StoreError::not_sent(
+                StoreErrorKind::BreakerOpen,
+                "the store did not answer lately",
+            ));
+        }
+        let result = match tokio::time::timeout(self.breaker.timeout, call).await {
+            Ok(result) => result,
+            Err(_) => Err(StoreError::maybe_sent(
+                StoreErrorKind::Timeout,
+                "no answer in time",
+            )),
+        };
+        let now = Instant::now();
+        match &result {
+            Ok(_) => {
+                self.breaker.succeeded(now);
+                self.breaker
+                    .metrics
+                    .store_call(name, "ok", false, now - started);
+            }
+            Err(error) => {
+                match error.kind {
+                    StoreErrorKind::Unavailable | StoreErrorKind::Timeout => {
+                        self.breaker.failed(started, now, error);
+                    }
+                    StoreErrorKind::Refused | StoreErrorKind::Full | StoreErrorKind::Unreadable => {
+                        self.breaker.succeeded(now);
+                    }
+                    StoreErrorKind::BreakerOpen | StoreErrorKind::Internal => {}
+                }
+                self.breaker
+                    .metrics
+                    .store_call(name, kind_label(error.kind), true, now - started);
+                tracing::debug!(event = "store_error", operation = name, error = %error);
+            }
+        }
+        result
+    }
+}
+
+impl Store for Guarded {
+    fn apply(&self, key: RecordKey, operation: Operation) -> StoreFuture<'_, Outcome> {
+        let name = operation_label(&operation);
+        Box::pin(async move { self.call(name, self.inner.apply(key, operation)).await })
+    }
+
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move { self.call("ping", self.inner.ping()).await })
+    }
+
+    fn listen(&self, key: RecordKey) -> StoreFuture<'_, ()> {
+        Box::pin(async move { self.call("listen", self.inner.listen(key)).await })
+    }
+
+    fn unlisten(&self, key: RecordKey) {
+        self.inner.unlisten(key);
+    }
+}
+
+fn operation_label(operation: &Operation) -> &'static str {
+    match operation {
+        Operation::Read => "read",
+        Operation::Claim(_) | Operation::TakeOver { .. } => "claim",
+        Operation::Renew { .. } => "renew",
+        Operation::Settle { .. } => "settle",
+        Operation::Abandon { .. } => "abandon",
+        Operation::Operate { .. } => "operate",
+    }
+}
+
+fn kind_label(kind: StoreErrorKind) -> &'static str {
+    match kind {
+        StoreErrorKind::Unavailable => "unavailable",
+        StoreErrorKind::Timeout => "timeout",
+        StoreErrorKind::BreakerOpen => "breaker_open",
+        StoreErrorKind::Refused => "refused",
+        StoreErrorKind::Full => "full",
+        StoreErrorKind::Unreadable => "unreadable",
+        StoreErrorKind::Internal => "internal",
+    }
+}

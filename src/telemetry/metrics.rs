@@ -1,0 +1,293 @@
+//! Every metric, with its labels. Names are prefixed `retrysafe_`; no label holds a key, a scope, a
+//! path or a client.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Seconds, from 50 microseconds: what the proxy itself costs.
+const OVERHEAD_BUCKETS: [f64; 11] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
+];
+/// Seconds, the bounds of OpenTelemetry's `http.server.request.duration`.
+const REQUEST_BUCKETS: [f64; 14] = [
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+];
+
+/// Labels of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RequestLabels {
+    /// The route's name.
+    pub route: String,
+    /// The method; unknown ones are `_OTHER`.
+    pub method: &'static str,
+    /// What became of it: `executed`, `replayed`, `passed`, `unprotected`, or a problem's code.
+    pub outcome: &'static str,
+}
+
+/// One label, a fixed word.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Label<const N: usize>(pub [(&'static str, &'static str); N]);
+
+impl<const N: usize> EncodeLabelSet for Label<N> {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.0.encode(encoder)
+    }
+}
+
+/// All metrics of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Requests by route, method and outcome.
+    pub requests: Family<RequestLabels, Counter>,
+    /// Time in the proxy that is neither upstream nor waiting, covered requests.
+    pub overhead: Histogram,
+    /// Time from dispatch to the whole answer, covered requests.
+    pub upstream: Histogram,
+    /// Store calls by operation and result (`ok` or the error's kind).
+    pub store_operations: Family<Label<2>, Histogram, fn() -> Histogram>,
+    /// Store calls that failed, by operation and kind.
+    pub store_errors: Family<Label<2>, Counter>,
+    /// 1 while the store answers.
+    pub store_up: Gauge,
+    /// Exchanges under way, detached ones included.
+    pub in_flight: Gauge,
+    /// Duplicates that wait for a first answer.
+    pub waiting: Gauge,
+    /// Open client connections.
+    pub connections: Gauge,
+    /// Bytes held for covered requests.
+    pub buffered_bytes: Gauge<u64, AtomicU64>,
+    /// Leases that were lost to somebody else.
+    pub leases_lost: Counter,
+    /// Exchanges left unresolved, by reason.
+    pub unresolved: Family<Label<1>, Counter>,
+    /// Requests executed without protection.
+    pub unprotected: Counter,
+    /// Settles, renewals and withdrawn claims the store has not confirmed yet.
+    pub unconfirmed: Gauge,
+    /// Records written again because the store had lost them.
+    pub reasserted: Counter,
+    /// Answers not kept, by reason (`size`, `budget`).
+    pub not_kept: Family<Label<1>, Counter>,
+    /// Exchanges that ended in a fault of our own.
+    pub faults: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Registers everything.
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("retrysafe"),
+            requests: Family::default(),
+            overhead: Histogram::new(OVERHEAD_BUCKETS),
+            upstream: Histogram::new(REQUEST_BUCKETS),
+            store_operations: Family::new_with_constructor(|| Histogram::new(OVERHEAD_BUCKETS)),
+            store_errors: Family::default(),
+            store_up: Gauge::default(),
+            in_flight: Gauge::default(),
+            waiting: Gauge::default(),
+            connections: Gauge::default(),
+            buffered_bytes: Gauge::default(),
+            leases_lost: Counter::default(),
+            unresolved: Family::default(),
+            unprotected: Counter::default(),
+            unconfirmed: Gauge::default(),
+            reasserted: Counter::default(),
+            not_kept: Family::default(),
+            faults: Counter::default(),
+        };
+        metrics.register_requests();
+        metrics.register_records();
+        metrics
+    }
+
+    fn register_requests(&mut self) {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        let builds: Family<Label<1>, Gauge> = Family::default();
+        builds.get_or_create(&Label(version)).set(1);
+        let r = &mut self.registry;
+        r.register("build_info", "The running build", builds);
+        r.register(
+            "requests",
+            "Requests by route, method and outcome",
+            self.requests.clone(),
+        );
+        r.register_with_unit(
+            "overhead",
+            "Time spent in the proxy itself on covered requests",
+            Unit::Seconds,
+            self.overhead.clone(),
+        );
+        r.register_with_unit(
+            "upstream_duration",
+            "Time from dispatch to the whole answer of covered requests",
+            Unit::Seconds,
+            self.upstream.clone(),
+        );
+        r.register(
+            "in_flight",
+            "Exchanges under way, detached ones included",
+            self.in_flight.clone(),
+        );
+        r.register(
+            "waiting",
+            "Duplicates waiting for a first answer",
+            self.waiting.clone(),
+        );
+        r.register(
+            "connections",
+            "Open client connections",
+            self.connections.clone(),
+        );
+        r.register_with_unit(
+            "buffered",
+            "Bytes held for covered requests",
+            Unit::Bytes,
+            self.buffered_bytes.clone(),
+        );
+    }
+
+    fn register_records(&mut self) {
+        let r = &mut self.registry;
+        r.register_with_unit(
+            "store_operation_duration",
+            "Store calls by operation and result",
+            Unit::Seconds,
+            self.store_operations.clone(),
+        );
+        r.register(
+            "store_errors",
+            "Failed store calls by operation and kind",
+            self.store_errors.clone(),
+        );
+        r.register(
+            "store_up",
+            "1 while the store answers",
+            self.store_up.clone(),
+        );
+        r.register(
+            "leases_lost",
+            "Leases lost to another owner",
+            self.leases_lost.clone(),
+        );
+        r.register(
+            "unresolved",
+            "Exchanges left unresolved, by reason",
+            self.unresolved.clone(),
+        );
+        r.register(
+            "unprotected_requests",
+            "Requests executed without protection because the store did not answer",
+            self.unprotected.clone(),
+        );
+        r.register(
+            "unconfirmed_operations",
+            "Store operations that wait for confirmation",
+            self.unconfirmed.clone(),
+        );
+        r.register(
+            "reasserted",
+            "Records written again because the store had lost them",
+            self.reasserted.clone(),
+        );
+        r.register(
+            "not_kept",
+            "Answers delivered but not kept, by reason",
+            self.not_kept.clone(),
+        );
+        r.register(
+            "faults",
+            "Exchanges ended by a fault of the proxy",
+            self.faults.clone(),
+        );
+    }
+
+    /// The text of `/metrics`.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing into a String cannot fail.
+        let _ignored: Result<(), std::fmt::Error> = encode(&mut text, &self.registry);
+        text
+    }
+
+    /// Counts one store call.
+    pub fn store_call(
+        &self,
+        operation: &'static str,
+        result: &'static str,
+        failed: bool,
+        took: Duration,
+    ) {
+        let labels = Label([("operation", operation), ("result", result)]);
+        self.store_operations
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+        if failed {
+            let labels = Label([("operation", operation), ("kind", result)]);
+            self.store_errors.get_or_create(&labels).inc();
+        }
+    }
+}
+
+/// The method as a label of bounded cardinality.
+pub fn method_label(method: &str) -> &'static str {
+    const KNOWN: [&str; 8] = [
+        "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE",
+    ];
+    KNOWN
+        .into_iter()
+        .find(|known| *known == method)
+        .unwrap_or("_OTHER")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_rendered_with_prefix_and_suffix() {
+        let metrics = Metrics::new();
+        let labels = RequestLabels {
+            route: "pay".into(),
+            method: "POST",
+            outcome: "executed",
+        };
+        metrics.requests.get_or_create(&labels).inc();
+        metrics.store_call("claim", "timeout", true, Duration::from_millis(250));
+        let text = metrics.render();
+        for line in [
+            r#"retrysafe_requests_total{route="pay",method="POST",outcome="executed"} 1"#,
+            r#"retrysafe_store_errors_total{operation="claim",kind="timeout"} 1"#,
+            "retrysafe_store_up 0",
+            "retrysafe_overhead_seconds_count 0",
+            "retrysafe_buffered_bytes 0",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is missing in\n{text}"
+            );
+        }
+        assert!(text.contains(r#"retrysafe_build_info{version=""#));
+    }
+
+    #[test]
+    fn unknown_methods_share_one_label() {
+        assert_eq!(method_label("POST"), "POST");
+        assert_eq!(method_label("BREW"), "_OTHER");
+    }
+}
