@@ -40,6 +40,10 @@ const REOPEN_LAST: Duration = Duration::from_secs(30);
 
 /// What is asked of the writer.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is nearly all of them"
+)]
 pub(super) enum Task {
     Apply {
         key: RecordKey,
@@ -53,6 +57,10 @@ pub(super) enum Task {
 
 /// What it answers.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is nearly all of them"
+)]
 pub(super) enum Done {
     Outcome(Outcome),
     Swept(usize),
@@ -247,7 +255,7 @@ impl Batch {
     }
 
     fn run(&mut self, tables: &mut Tables<'_>, now: u64) -> Result<(), Broken> {
-        while let Some(Command { task, reply }) = self.waiting.next() {
+        for Command { task, reply } in self.waiting.by_ref() {
             // Nobody waits for it any more: not applying it is one of the two things the caller
             // has to reckon with, and the cheaper one.
             if reply.is_closed() {

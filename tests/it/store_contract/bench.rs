@@ -12,11 +12,11 @@ use retrysafe::store::{FileStore, MemoryStore, Store, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
 /// All durations of these tests are multiples of this: a real server's own milliseconds vanish.
-pub const GRAIN: u64 = 100;
+pub(crate) const GRAIN: u64 = 100;
 
 /// Which store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `transition()` over a map: the specification itself.
     Specification,
     Memory,
@@ -25,7 +25,7 @@ pub enum Kind {
 
 impl Kind {
     /// Time stands still for the memory store; a paused clock would race a server's answer.
-    pub fn runtime(self) -> Runtime {
+    pub(crate) fn runtime(self) -> Runtime {
         let mut builder = Builder::new_current_thread();
         builder.enable_all();
         if self == Self::Memory {
@@ -35,7 +35,7 @@ impl Kind {
     }
 
     /// How many random plays, each of some 30 steps, are worth their time.
-    pub fn plays(self) -> u32 {
+    pub(crate) fn plays(self) -> u32 {
         match self {
             Self::Specification | Self::Memory => 1_000,
             Self::File => 100,
@@ -45,15 +45,15 @@ impl Kind {
 
 /// A clock that only tests move.
 #[derive(Debug, Default)]
-pub struct TestClock(AtomicU64);
+pub(crate) struct TestClock(AtomicU64);
 
 impl TestClock {
-    pub fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_millis()).unwrap();
         self.0.fetch_add(by, Ordering::Relaxed);
     }
 
-    pub fn set(&self, to: u64) {
+    pub(crate) fn set(&self, to: u64) {
         self.0.store(to, Ordering::Relaxed);
     }
 }
@@ -65,7 +65,7 @@ impl Clock for TestClock {
 }
 
 /// A store, its time, and fresh keys.
-pub struct Bench {
+pub(crate) struct Bench {
     store: Arc<dyn Store>,
     time: Time,
     elapsed: AtomicU64,
@@ -79,7 +79,8 @@ enum Time {
 
 impl Bench {
     /// `None` where the store's server is not installed.
-    pub fn new(kind: Kind) -> Option<Self> {
+    #[allow(clippy::unnecessary_wraps)]
+    pub(crate) fn new(kind: Kind) -> Option<Self> {
         let (store, time): (Arc<dyn Store>, _) = match kind {
             Kind::Specification => {
                 let clock = Arc::new(TestClock::default());
@@ -110,7 +111,7 @@ impl Bench {
     }
 
     /// A key nobody used yet.
-    pub fn key(&self) -> RecordKey {
+    pub(crate) fn key(&self) -> RecordKey {
         let number = self.next_key.fetch_add(1, Ordering::Relaxed);
         let mut octets = [0xa5; 32];
         octets[..8].copy_from_slice(&number.to_be_bytes());
@@ -118,12 +119,16 @@ impl Bench {
     }
 
     /// Applies, with ages made comparable.
-    pub async fn apply(&self, key: RecordKey, operation: Operation) -> Result<Outcome, StoreError> {
+    pub(crate) async fn apply(
+        &self,
+        key: RecordKey,
+        operation: Operation,
+    ) -> Result<Outcome, StoreError> {
         self.store.apply(key, operation).await.map(comparable)
     }
 
     /// Lets time pass for every record.
-    pub async fn advance(&self, seconds: u64) {
+    pub(crate) async fn advance(&self, seconds: u64) {
         assert_eq!(seconds % GRAIN, 0, "durations are multiples of the grain");
         let by = Duration::from_secs(seconds);
         self.elapsed.fetch_add(seconds * 1_000, Ordering::Relaxed);
@@ -134,13 +139,13 @@ impl Bench {
     }
 
     /// Milliseconds that have passed, for the specification beside it.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.elapsed.load(Ordering::Relaxed)
     }
 }
 
 /// Ages in whole grains; none for completed records, where the contract leaves it open.
-pub fn comparable(mut outcome: Outcome) -> Outcome {
+pub(crate) fn comparable(mut outcome: Outcome) -> Outcome {
     if let Outcome::Held(held) | Outcome::Refused(held) = &mut outcome {
         let grains = held.age.as_secs() / GRAIN;
         held.age = match held.record.state {

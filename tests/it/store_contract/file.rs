@@ -46,7 +46,7 @@ async fn a_reopened_file_keeps_its_records() {
     store.apply(key(2), settled).await.unwrap();
     drop(store);
 
-    clock.advance(Duration::from_secs(300));
+    clock.advance(Duration::from_mins(5));
     let store = open(&path, 100, &clock);
     let words_of = async |number| words(&store.apply(key(number), claim('b')).await.unwrap());
     assert_eq!(words_of(1).await, "held in_flight a1 300s");
@@ -173,7 +173,7 @@ async fn time_never_runs_backwards_while_it_is_open() {
     clock.set(9_000_000);
     let store = open(&folder.path().join("store.db"), 100, &clock);
     store.apply(key(1), claim('a')).await.unwrap();
-    clock.advance(Duration::from_secs(300));
+    clock.advance(Duration::from_mins(5));
     store.apply(key(1), read()).await.unwrap();
     clock.set(0);
     let held = store.apply(key(1), read()).await.unwrap();

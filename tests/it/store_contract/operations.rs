@@ -9,11 +9,11 @@ use retrysafe::idempotency::transition::{Claim, Held, OperateOn};
 use retrysafe::idempotency::{Answer, Attempt, Operation, Outcome, Owner, Record, State};
 
 /// Seconds. A lease, how long in flight is kept, and how long everything else is.
-pub const LEASE: u64 = 200;
-pub const IN_FLIGHT: u64 = 1_000;
-pub const KEPT: u64 = 2_000;
+pub(crate) const LEASE: u64 = 200;
+pub(crate) const IN_FLIGHT: u64 = 1_000;
+pub(crate) const KEPT: u64 = 2_000;
 
-pub fn owner(letter: char) -> Owner {
+pub(crate) fn owner(letter: char) -> Owner {
     let mut token = [0; 16];
     token[0] = u8::try_from(letter).unwrap();
     // Octets that no text may hold: scripts have to be binary-safe.
@@ -21,12 +21,12 @@ pub fn owner(letter: char) -> Owner {
     Owner(token)
 }
 
-pub fn seen(letter: char, attempt: Attempt) -> Seen {
+pub(crate) fn seen(letter: char, attempt: Attempt) -> Seen {
     let owner = owner(letter);
     Seen { owner, attempt }
 }
 
-pub fn fingerprint(number: u8) -> Fingerprint {
+pub(crate) fn fingerprint(number: u8) -> Fingerprint {
     let part = Part {
         kind: PartKind::Header,
         name: "part".into(),
@@ -49,25 +49,25 @@ fn claim_of(letter: char, waited: bool) -> Claim {
     }
 }
 
-pub fn read() -> Operation {
+pub(crate) fn read() -> Operation {
     Operation::Read
 }
 
-pub fn claim(letter: char) -> Operation {
+pub(crate) fn claim(letter: char) -> Operation {
     Operation::Claim(claim_of(letter, false))
 }
 
 /// A claim of a request that waited for the key (R13).
-pub fn claim_waited(letter: char) -> Operation {
+pub(crate) fn claim_waited(letter: char) -> Operation {
     Operation::Claim(claim_of(letter, true))
 }
 
-pub fn take_over(letter: char, seen: Seen) -> Operation {
+pub(crate) fn take_over(letter: char, seen: Seen) -> Operation {
     let claim = claim_of(letter, false);
     Operation::TakeOver { seen, claim }
 }
 
-pub fn record(letter: char, attempt: Attempt, state: State) -> Record {
+pub(crate) fn record(letter: char, attempt: Attempt, state: State) -> Record {
     let retention = match state {
         State::InFlight { .. } => IN_FLIGHT,
         _ => KEPT,
@@ -80,7 +80,7 @@ pub fn record(letter: char, attempt: Attempt, state: State) -> Record {
     }
 }
 
-pub fn renew(letter: char, attempt: Attempt, dispatched: bool) -> Operation {
+pub(crate) fn renew(letter: char, attempt: Attempt, dispatched: bool) -> Operation {
     let state = State::InFlight {
         fingerprint: fingerprint(1),
         lease: Duration::from_secs(LEASE),
@@ -89,27 +89,27 @@ pub fn renew(letter: char, attempt: Attempt, dispatched: bool) -> Operation {
     Operation::Renew { record, dispatched }
 }
 
-pub fn settle(letter: char, attempt: Attempt, state: State) -> Operation {
+pub(crate) fn settle(letter: char, attempt: Attempt, state: State) -> Operation {
     let record = record(letter, attempt, state);
     Operation::Settle { record }
 }
 
-pub fn abandon(letter: char) -> Operation {
+pub(crate) fn abandon(letter: char) -> Operation {
     let owner = owner(letter);
     Operation::Abandon { owner }
 }
 
 /// An operator under the name `letter`, who makes the record failed.
-pub fn release(letter: char, seen: Seen, on: OperateOn) -> Operation {
+pub(crate) fn release(letter: char, seen: Seen, on: OperateOn) -> Operation {
     let record = record(letter, seen.attempt, failed(FailedWhy::Operator));
     Operation::Operate { seen, record, on }
 }
 
-pub fn completed() -> State {
+pub(crate) fn completed() -> State {
     completed_with(b"\0\r\n$5\xff body")
 }
 
-pub fn completed_with(body: &[u8]) -> State {
+pub(crate) fn completed_with(body: &[u8]) -> State {
     State::Completed {
         fingerprint: fingerprint(1),
         answer: Answer {
@@ -125,7 +125,7 @@ pub fn completed_with(body: &[u8]) -> State {
     }
 }
 
-pub fn not_kept() -> State {
+pub(crate) fn not_kept() -> State {
     State::NotKept {
         fingerprint: fingerprint(1),
         status: 200,
@@ -135,18 +135,18 @@ pub fn not_kept() -> State {
     }
 }
 
-pub fn failed(why: FailedWhy) -> State {
+pub(crate) fn failed(why: FailedWhy) -> State {
     State::Failed { why }
 }
 
-pub fn failed_by_status() -> State {
+pub(crate) fn failed_by_status() -> State {
     failed(FailedWhy::Status {
         status: 503,
         retry_after: 2,
     })
 }
 
-pub fn unresolved() -> State {
+pub(crate) fn unresolved() -> State {
     State::Unresolved {
         fingerprint: fingerprint(1),
         why: UnknownWhy::GaveUp,
@@ -155,7 +155,7 @@ pub fn unresolved() -> State {
 }
 
 /// An outcome in words: `acquired 2`, `held in_flight a1 200s`, `stored again`.
-pub fn words(outcome: &Outcome) -> String {
+pub(crate) fn words(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Acquired { attempt } => format!("acquired {attempt}"),
         Outcome::Held(held) => format!("held {}", held_words(held)),

@@ -61,7 +61,7 @@ fn sequences() -> Vec<Vec<Operation>> {
 }
 
 /// Plays all of them, at first within the lease and then past two of them.
-pub async fn all(bench: Bench) {
+pub(crate) async fn all(bench: Bench) {
     let bench = Arc::new(bench);
     let mut played = 0;
     for pause in [0, 2 * LEASE] {

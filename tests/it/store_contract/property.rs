@@ -68,7 +68,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
 }
 
 /// Plays many games against one store.
-pub fn play(kind: Kind) {
+pub(crate) fn play(kind: Kind) {
     let runtime = kind.runtime();
     let Some(bench) = runtime.block_on(async { Bench::new(kind) }) else {
         return;

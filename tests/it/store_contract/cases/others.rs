@@ -1,248 +1,14 @@
-//! The list: conversations with one record, each step with the answer it must get.
-//!
-//! The letters are owners, `a1` is owner a's first attempt. `x` is an operator.
+//! What comes between an owner and its record: lost replies, a store that forgets, takeovers,
+//! operators, the end.
 
-use retrysafe::idempotency::Operation;
 use retrysafe::idempotency::record::FailedWhy;
 use retrysafe::idempotency::transition::OperateOn;
 
-use super::bench::Bench;
-use super::operations::*;
+use super::Step::{Do, Wait};
+use super::{Case, case};
+use crate::store_contract::operations::*;
 
-enum Step {
-    Do(Operation, &'static str),
-    /// Seconds pass.
-    Wait(u64),
-}
-
-use Step::{Do, Wait};
-
-struct Case {
-    says: &'static str,
-    steps: Vec<Step>,
-}
-
-fn case(says: &'static str, steps: impl IntoIterator<Item = Step>) -> Case {
-    let steps = steps.into_iter().collect();
-    Case { says, steps }
-}
-
-/// Plays the whole list.
-pub async fn all(bench: Bench) {
-    let list = [
-        claims(),
-        settles(),
-        leases(),
-        abandoned(),
-        lost_memory(),
-        takeovers(),
-        operators(),
-        ends(),
-    ];
-    let mut steps = 0;
-    for case in list.into_iter().flatten() {
-        let key = bench.key();
-        for (number, step) in case.steps.into_iter().enumerate() {
-            match step {
-                Wait(seconds) => bench.advance(seconds).await,
-                Do(operation, expected) => {
-                    let answer = bench.apply(key, operation).await;
-                    let answer = answer.map(|outcome| words(&outcome));
-                    assert_eq!(
-                        answer.as_deref(),
-                        Ok(expected),
-                        "{}, step {number}",
-                        case.says
-                    );
-                    steps += 1;
-                }
-            }
-        }
-    }
-    assert!(steps > 100, "the list was played, {steps} steps");
-}
-
-fn claims() -> Vec<Case> {
-    vec![
-        case(
-            "reading makes nothing",
-            [Do(read(), "absent"), Do(read(), "absent")],
-        ),
-        case(
-            "the first claim gets the lease, the second finds it",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(claim('b'), "held in_flight a1"),
-                Do(read(), "held in_flight a1"),
-                Wait(100),
-                Do(claim('b'), "held in_flight a1 100s"),
-            ],
-        ),
-        case(
-            "a claim whose reply was lost is sent again and gets its own lease",
-            [Do(claim('a'), "acquired 1"), Do(claim('a'), "acquired 1")],
-        ),
-        case(
-            "a completed record answers every claim, its owner's too",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, completed()), "stored"),
-                Do(claim('b'), "held completed a1"),
-                Do(claim('a'), "held completed a1"),
-                Do(claim_waited('c'), "held completed a1"),
-                Do(read(), "held completed a1"),
-            ],
-        ),
-        case(
-            "a record without its answer is held like one",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, not_kept()), "stored"),
-                Do(claim('b'), "held completed_not_kept a1"),
-            ],
-        ),
-        case(
-            "a failed record is claimed with the next attempt",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, failed(FailedWhy::NotSent)), "stored"),
-                Do(claim('b'), "acquired 2"),
-                Do(settle('b', 2, failed(FailedWhy::NotSent)), "stored"),
-                Do(claim_waited('c'), "acquired 3"),
-            ],
-        ),
-        case(
-            "a release by status is not for a request that waited",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, failed_by_status()), "stored"),
-                Do(claim_waited('b'), "held failed a1"),
-                Do(claim('b'), "acquired 2"),
-            ],
-        ),
-        case(
-            "a claim never takes over a failed record of its own",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, failed(FailedWhy::NotSent)), "stored"),
-                Do(claim('a'), "held failed a1"),
-            ],
-        ),
-        case(
-            "an unresolved record is held",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, unresolved()), "stored"),
-                Wait(100),
-                Do(claim('b'), "held unresolved a1 100s"),
-                Do(claim('a'), "held unresolved a1 100s"),
-            ],
-        ),
-    ]
-}
-
-fn settles() -> Vec<Case> {
-    vec![
-        case(
-            "settling again changes nothing and answers the same",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, completed()), "stored"),
-                Do(settle('a', 1, completed()), "stored"),
-                Do(settle('a', 1, failed(FailedWhy::NotSent)), "stored"),
-                Do(settle('a', 1, unresolved()), "stored"),
-                Do(renew('a', 1, true), "stored"),
-                Do(read(), "held completed a1"),
-            ],
-        ),
-        case(
-            "failed is as final as completed",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, failed_by_status()), "stored"),
-                Do(settle('a', 1, completed()), "stored"),
-                Do(read(), "held failed a1"),
-            ],
-        ),
-        case(
-            "an unresolved outcome may still become known",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, unresolved()), "stored"),
-                Do(settle('a', 1, completed()), "stored"),
-                Do(settle('a', 1, unresolved()), "stored"),
-                Do(claim('b'), "held completed a1"),
-            ],
-        ),
-        case(
-            "a stranger settles nothing",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('b', 1, completed()), "lease lost"),
-                Do(renew('b', 1, true), "lease lost"),
-                Do(abandon('b'), "lease lost"),
-                Do(read(), "held in_flight a1"),
-                Do(settle('a', 1, completed()), "stored"),
-                Do(settle('b', 1, failed(FailedWhy::NotSent)), "lease lost"),
-                Do(abandon('b'), "lease lost"),
-                Do(read(), "held completed a1"),
-            ],
-        ),
-        case(
-            "a large answer is kept whole",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(
-                    settle('a', 1, completed_with(&vec![0xee; 300_000])),
-                    "stored",
-                ),
-                Do(claim('b'), "held completed a1"),
-                Do(renew('a', 1, true), "stored"),
-                Do(claim('b'), "held completed a1"),
-            ],
-        ),
-    ]
-}
-
-fn leases() -> Vec<Case> {
-    vec![
-        case(
-            "renewing starts the age again",
-            [
-                Do(claim('a'), "acquired 1"),
-                Wait(100),
-                Do(renew('a', 1, false), "stored"),
-                Do(read(), "held in_flight a1"),
-                Wait(900),
-                Do(renew('a', 1, true), "stored"),
-                Wait(900),
-                Do(read(), "held in_flight a1 900s"),
-            ],
-        ),
-        case(
-            "only in flight is renewed",
-            [
-                Do(claim('a'), "acquired 1"),
-                Do(settle('a', 1, unresolved()), "stored"),
-                Wait(300),
-                Do(renew('a', 1, true), "stored"),
-                Do(read(), "held unresolved a1 300s"),
-            ],
-        ),
-        case(
-            "a late owner whom nobody replaced repairs the record",
-            [
-                Do(claim('a'), "acquired 1"),
-                Wait(500),
-                Do(claim('b'), "held in_flight a1 500s"),
-                Do(settle('a', 1, completed()), "stored"),
-                Do(claim('b'), "held completed a1"),
-            ],
-        ),
-    ]
-}
-
-fn abandoned() -> Vec<Case> {
+pub(super) fn abandoned() -> Vec<Case> {
     vec![
         case(
             "an abandoned claim that was never seen finds itself in its way",
@@ -298,7 +64,7 @@ fn abandoned() -> Vec<Case> {
     ]
 }
 
-fn lost_memory() -> Vec<Case> {
+pub(super) fn lost_memory() -> Vec<Case> {
     vec![
         case(
             "settling writes a record that the store lost",
@@ -338,7 +104,7 @@ fn lost_memory() -> Vec<Case> {
     ]
 }
 
-fn takeovers() -> Vec<Case> {
+pub(super) fn takeovers() -> Vec<Case> {
     vec![
         case(
             "an unresolved record is taken over by exactly one",
@@ -393,7 +159,7 @@ fn takeovers() -> Vec<Case> {
     ]
 }
 
-fn operators() -> Vec<Case> {
+pub(super) fn operators() -> Vec<Case> {
     use OperateOn::{Any, Unresolved};
     vec![
         case(
@@ -443,7 +209,7 @@ fn operators() -> Vec<Case> {
     ]
 }
 
-fn ends() -> Vec<Case> {
+pub(super) fn ends() -> Vec<Case> {
     vec![
         case(
             "a record past its end is absent to everybody",
