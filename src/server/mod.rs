@@ -155,9 +155,17 @@ impl Front {
             .serve_connection(TokioIo::new(io), service);
         let mut connection = std::pin::pin!(connection);
         let mut draining = self.draining.clone();
-        let result = tokio::select! {
-            result = connection.as_mut() => result,
-            _ = draining.wait_for(|draining| *draining) => {
+        let drained = async {
+            // An error means that nobody will drain any more: the same.
+            let _ended = draining.wait_for(|draining| *draining).await.is_err();
+        };
+        let finished = tokio::select! {
+            result = connection.as_mut() => Some(result),
+            () = drained => None,
+        };
+        let result = match finished {
+            Some(result) => result,
+            None => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }

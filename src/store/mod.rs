@@ -10,6 +10,8 @@
 //! - A record past its end is absent, swept or not.
 //! - A record that cannot be read is an error (R25), never "absent".
 //! - A full store refuses claims and never evicts.
+//! - One exception, so that a replay costs Redis one command: the age of a completed (or not kept)
+//!   record that a claim meets may be given as zero. Nothing is decided by it.
 //!
 //! Deliberately absent: policy (who may take over is `judge`'s), HTTP, retries (`guarded.rs` and
 //! the lease's owner do those).
@@ -18,6 +20,9 @@
 
 pub mod guarded;
 pub mod lease;
+pub mod file;
+pub mod memory;
+mod open;
 
 use std::fmt;
 use std::future::Future;
@@ -29,6 +34,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::idempotency::{Operation, Outcome, RecordKey};
+
+pub use file::FileStore;
+pub use memory::MemoryStore;
+pub use open::Stores;
 
 /// A boxed answer of a store.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -42,10 +51,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn ping(&self) -> StoreFuture<'_, ()>;
 
     /// Asks for wake-ups when another process settles `key`; returns once the subscription
-    /// stands. A store that only one process can use has nothing to do here.
+    /// stands. Counted: two calls need two `unlisten`. After an error, or if the future is dropped
+    /// before it answered, nothing was begun. A store that only one process can use has nothing to
+    /// do here.
     fn listen(&self, key: RecordKey) -> StoreFuture<'_, ()>;
 
-    /// Ends what `listen` began.
+    /// Ends what one `listen` began.
     fn unlisten(&self, key: RecordKey);
 }
 
@@ -118,7 +129,8 @@ impl StoreError {
         }
     }
 
-    /// An error that proves that nothing was applied.
+    /// An error that proves that nothing was applied *by this call*. If the same operation was sent
+    /// before and its reply lost, that earlier call is as open as it was.
     pub fn not_sent(kind: StoreErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
