@@ -1,5 +1,6 @@
 //! The one integration binary: one link, one run. A module file that is not listed fails the run.
 
+mod config;
 mod support;
 
 #[test]
