@@ -1,0 +1,115 @@
+//! `retrysafe check`: every mistake at once, or what the configuration amounts to.
+//!
+//! Invariant: prints no secret (the findings and `StoreUrl` hold none).
+//!
+//! Deliberately absent: binding, connecting; a valid configuration may still find its store down.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use crate::config::{self, Config, ConfigErrors, Diagnostic, Environment, Loaded};
+use crate::idempotency::policy::Mode;
+
+/// Valid, with or without warnings.
+pub const VALID: u8 = 0;
+/// The answer could not be written.
+pub const FAILED: u8 = 1;
+/// Not valid (`EX_CONFIG`).
+pub const INVALID: u8 = 78;
+
+/// Checks the configuration at `path` (see [`config::load`]), writes the findings and a summary
+/// to `out`, and answers the exit code.
+pub fn check(path: Option<&Path>, env: &Environment, out: &mut dyn io::Write) -> u8 {
+    let (text, code) = match config::load(path, env) {
+        Ok(loaded) => (valid(&loaded), VALID),
+        Err(errors) => (invalid(&errors), INVALID),
+    };
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => code,
+        Err(_) => FAILED,
+    }
+}
+
+fn valid(loaded: &Loaded) -> String {
+    let mut text = listed(&loaded.warnings);
+    let warnings = match loaded.warnings.len() {
+        0 => String::new(),
+        count => format!(" ({})", counted(count, "warning")),
+    };
+    let path = loaded.path.display();
+    text.push_str(&format!("Valid configuration: {path}{warnings}\n"));
+    text.push_str(&summary(&loaded.config));
+    text
+}
+
+fn invalid(errors: &ConfigErrors) -> String {
+    let mut text = listed(&errors.errors);
+    text.push_str(&listed(&errors.warnings));
+    let mut count = counted(errors.errors.len(), "error");
+    if !errors.warnings.is_empty() {
+        count = format!("{count}, {}", counted(errors.warnings.len(), "warning"));
+    }
+    text.push_str(&format!("Invalid configuration: {count}\n"));
+    text
+}
+
+/// What the configuration amounts to, a few lines.
+fn summary(config: &Config) -> String {
+    let upstream = &config.proxy.upstream;
+    let host = if upstream.host.contains(':') {
+        format!("[{}]", upstream.host)
+    } else {
+        upstream.host.clone()
+    };
+    let mode = match config.policy.mode {
+        Mode::Enforce => "enforce",
+        Mode::Off => "off",
+    };
+    let methods: Vec<&str> = config
+        .policy
+        .methods
+        .iter()
+        .map(http::Method::as_str)
+        .collect();
+    let mut routes = config.routes.len().to_string();
+    if !config.routes.is_empty() {
+        let names: Vec<&str> = config
+            .routes
+            .iter()
+            .map(|route| route.name.as_str())
+            .collect();
+        // Writing to a String cannot fail.
+        let _ = write!(routes, " ({})", names.join(", "));
+    }
+    let rows = [
+        ("listen", config.server.listen.to_string()),
+        ("health", config.health.listen.to_string()),
+        ("upstream", format!("http://{host}:{}", upstream.port)),
+        ("store", config.store.url.to_string()),
+        ("policy", format!("{mode} on {}", methods.join(", "))),
+        ("routes", routes),
+    ];
+    rows.iter()
+        .map(|(name, value)| format!("  {name:<9} {value}\n"))
+        .collect()
+}
+
+/// Findings, each followed by a blank line.
+fn listed(findings: &[Diagnostic]) -> String {
+    findings
+        .iter()
+        .map(|finding| format!("{finding}\n\n"))
+        .collect()
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 {
+        format!("1 {what}")
+    } else {
+        format!("{count} {what}s")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! What a configuration means when nothing is written: the one place of the defaults, with
+//! `Policy::default()`. The texts in `schema/` and in the shipped file are compared with it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Config;
+use crate::idempotency::Policy;
+use crate::proxy::{HostHeader, Underscores, UpstreamSettings};
+use crate::store::StoreUrl;
+use crate::telemetry::LogFormat;
+use crate::{admin, proxy, server, store, telemetry};
+
+const fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            server: server::Settings {
+                listen: ([0, 0, 0, 0], 4390).into(),
+                threads: 0,
+                max_connections: 10_000,
+                header_timeout: seconds(10),
+                idle_timeout: seconds(75),
+                write_timeout: seconds(30),
+                drain: seconds(25),
+            },
+            proxy: proxy::Settings {
+                upstream: UpstreamSettings {
+                    host: "127.0.0.1".to_owned(),
+                    port: 3000,
+                    connect_timeout: seconds(2),
+                    answer_within: seconds(30),
+                    give_up_after: seconds(600),
+                    max_exchanges: 1024,
+                    pool_idle_timeout: seconds(4),
+                    host_header: HostHeader::Preserve,
+                },
+                body_timeout: seconds(30),
+                write_timeout: seconds(30),
+                buffer_budget: 256 << 20,
+                underscores: Underscores::Drop,
+                trusted_proxies: Vec::new(),
+            },
+            store: store::Settings {
+                url: StoreUrl::File(PathBuf::from("retrysafe.db")),
+                namespace: "retrysafe".to_owned(),
+                timeout: Duration::from_millis(250),
+                single_replica: false,
+                allow_eviction: false,
+                max_records: 1_000_000,
+            },
+            policy: Policy::default(),
+            routes: Vec::new(),
+            health: admin::Settings {
+                listen: ([0, 0, 0, 0], 4391).into(),
+                ready_requires_store: false,
+            },
+            log: telemetry::Settings {
+                format: LogFormat::Auto,
+                level: "info".to_owned(),
+            },
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `RETRYSAFE__A__B`: the environment over the file.
+//!
+//! A single underscore after RETRYSAFE means nothing here: Kubernetes sets such names itself
+//! (`RETRYSAFE_PORT`) for a service called retrysafe. Values are never shown.
+
+use super::super::diagnostic::Sink;
+use super::super::schema::{self, Found, PREFIX};
+use super::super::source::Origin;
+use super::super::value::Value;
+use super::{Environment, Values};
+
+/// Lays the variables over the file's values; reports those that name nothing.
+pub(super) fn overlay(env: &Environment, values: &mut Values, sink: &mut Sink<'_>) {
+    let named =
+        |name: &str| schema::reference().find(|key| key.variable().as_deref() == Some(name));
+    let mut set = Vec::new();
+    for (name, text) in env {
+        if !name.starts_with(PREFIX) {
+            continue;
+        }
+        match named(name) {
+            Some(key) => set.push((key.path, Value::from_variable(key.path, name, text))),
+            None => report(name, sink),
+        }
+    }
+    // A url from the environment overrides the file's, however that one was given.
+    if set.iter().any(|(path, _)| path.starts_with("store.url")) {
+        values.remove("store.url");
+        values.remove("store.url_file");
+    }
+    values.extend(set);
+}
+
+/// Says why a variable sets nothing.
+fn report(name: &str, sink: &mut Sink<'_>) {
+    let at = Origin::Variable(name.to_owned());
+    let rest = name.strip_prefix(PREFIX).unwrap_or(name);
+    let path = rest.replace("__", ".").to_ascii_lowercase();
+    let top = path.split('.').next().unwrap_or_default();
+    if top == "route" || top == "routes" {
+        let message = "routes cannot be set by environment variables";
+        sink.error(&at, message, "write [[route]] in the file");
+        return;
+    }
+    let (message, help) = match schema::find(&path) {
+        Found::NotYet(entry) => (
+            format!("`{path}` is not available in this version yet"),
+            entry.help.to_owned(),
+        ),
+        Found::Table => (
+            format!("{name} names a table"),
+            "set its keys one by one, with the key after two underscores".to_owned(),
+        ),
+        _ => {
+            let help = match schema::nearest_variable(name) {
+                Some(near) => format!("did you mean {near}?"),
+                None => "all names are listed in docs/configuration.md".to_owned(),
+            };
+            (format!("{name} names no key"), help)
+        }
+    };
+    sink.error(&at, message, help);
+}

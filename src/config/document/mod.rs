@@ -1,0 +1,233 @@
+//! From TOML to named values: walks the file by hand, so that every value keeps its place.
+//!
+//! Invariant: what comes out are values of known keys only; all else was reported. The environment
+//! is laid over afterwards and wins.
+//!
+//! Deliberately absent: what the values mean (`resolve/`).
+
+mod environment;
+
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Environment;
+use super::diagnostic::{Place, Sink};
+use super::schema::{self, Found};
+use super::source::{Origin, Source};
+use super::value::Value;
+
+/// Values by the path of their key.
+pub(super) type Values = BTreeMap<&'static str, Value>;
+
+/// One `[[route]]` as written.
+pub(super) struct RouteTable {
+    pub(super) header: Origin,
+    /// `route.name` …, `policy.ttl` ….
+    pub(super) values: Values,
+}
+
+/// A configuration as written.
+#[derive(Default)]
+pub(super) struct Document {
+    pub(super) globals: Values,
+    pub(super) routes: Vec<RouteTable>,
+    /// Where the file is no TOML: values were lost, so nothing may be said about what is missing.
+    pub(super) broken: bool,
+}
+
+impl Document {
+    /// Reads the file, then the environment.
+    pub(super) fn read(source: &Source<'_>, env: &Environment, sink: &mut Sink<'_>) -> Self {
+        let mut document = Self::default();
+        let (table, errors) = DeTable::parse_recoverable(source.text);
+        let mut walk = Walk {
+            sink,
+            in_route: false,
+        };
+        walk.root(table.get_ref(), &mut document);
+        if !errors.is_empty() {
+            document.broken = true;
+            report_syntax(source, &errors, sink);
+        }
+        environment::overlay(env, &mut document.globals, sink);
+        document
+    }
+}
+
+/// Reports what is no TOML, the first finding of each line, and drops what follows from it.
+fn report_syntax(source: &Source<'_>, errors: &[toml::de::Error], sink: &mut Sink<'_>) {
+    let spans: Vec<_> = errors
+        .iter()
+        .map(|error| error.span().unwrap_or_default())
+        .collect();
+    let lines: Vec<usize> = spans
+        .iter()
+        .map(|span| source.line_of(span.start))
+        .collect();
+    // Below a broken header every key seems to stand in the wrong table.
+    let header = |line: &usize| source.line(*line).trim_start().starts_with('[');
+    let from = lines.iter().copied().filter(header).min();
+    sink.retain(|finding| match &finding.place {
+        Place::Line { line, .. } => !lines.contains(line) && from.is_none_or(|from| *line < from),
+        _ => true,
+    });
+    for (index, (error, span)) in errors.iter().zip(spans).enumerate() {
+        let line = lines.get(index).copied().unwrap_or_default();
+        if lines.iter().take(index).any(|earlier| *earlier == line) {
+            continue;
+        }
+        sink.error(
+            &Origin::File(span),
+            format!("not valid TOML: {}", error.message()),
+            syntax_help(error.message()),
+        );
+    }
+}
+
+/// What to write instead, for the usual slips.
+fn syntax_help(message: &str) -> &'static str {
+    if message.contains("must be quoted") {
+        "write strings in double quotes: key = \"value\""
+    } else if message.contains("duplicate key") {
+        "keep one of the two"
+    } else if message.contains("invalid escape") || message.contains("escape") {
+        "write a backslash as \\\\, or use single quotes"
+    } else {
+        ""
+    }
+}
+
+/// The walk through the tables.
+struct Walk<'s, 'a> {
+    sink: &'s mut Sink<'a>,
+    in_route: bool,
+}
+
+impl Walk<'_, '_> {
+    fn root(&mut self, root: &DeTable<'_>, document: &mut Document) {
+        for (key, value) in root {
+            if key.get_ref() == "route" {
+                self.routes(key.span(), value, &mut document.routes);
+            } else {
+                self.member(
+                    "",
+                    key.get_ref(),
+                    &Origin::File(key.span()),
+                    value,
+                    &mut document.globals,
+                );
+            }
+        }
+    }
+
+    fn routes(
+        &mut self,
+        key: std::ops::Range<usize>,
+        value: &Spanned<DeValue<'_>>,
+        routes: &mut Vec<RouteTable>,
+    ) {
+        let DeValue::Array(items) = value.get_ref() else {
+            let help = "write [[route]] with two brackets; each one is a route of its own";
+            let message = "`route` is a list of tables";
+            self.sink.error(&Origin::File(key), message, help);
+            return;
+        };
+        self.in_route = true;
+        for item in items {
+            let header = Origin::File(item.span());
+            let DeValue::Table(table) = item.get_ref() else {
+                let help = "write [[route]] and its keys below";
+                self.sink.error(&header, "a route is a table", help);
+                continue;
+            };
+            let mut values = Values::new();
+            self.table("route", table, &mut values);
+            routes.push(RouteTable { header, values });
+        }
+        self.in_route = false;
+    }
+
+    /// `path`: where the keys of `table` stand in the schema.
+    fn table(&mut self, path: &str, table: &DeTable<'_>, values: &mut Values) {
+        for (key, value) in table {
+            self.member(
+                path,
+                key.get_ref(),
+                &Origin::File(key.span()),
+                value,
+                values,
+            );
+        }
+    }
+
+    fn member(
+        &mut self,
+        table: &str,
+        name: &str,
+        at: &Origin,
+        value: &Spanned<DeValue<'_>>,
+        values: &mut Values,
+    ) {
+        // `[route.policy]` has the keys of `[policy]`.
+        let path = match (table, name) {
+            ("", name) | ("route", name @ "policy") => name.to_owned(),
+            (table, name) => format!("{table}.{name}"),
+        };
+        let shown = self.shown(&path);
+        match schema::find(&path) {
+            Found::Key(key) if self.in_route && key.path == "policy.max_waiters" => {
+                let message =
+                    "`max_waiters` holds for the whole process and cannot be set in a route";
+                let help = "write it under [policy]; `max_waiters_per_key` can be set here";
+                self.sink.error(at, message, help);
+            }
+            Found::Key(key) => {
+                values.insert(key.path, Value::from_toml(&shown, value));
+            }
+            Found::NotYet(entry) => {
+                let message = format!("`{shown}` is not available in this version yet");
+                self.sink.error(at, message, entry.help);
+            }
+            Found::Table => match value.get_ref() {
+                DeValue::Table(inner) => self.table(&path, inner, values),
+                DeValue::Array(_) => {
+                    let message = format!("`{shown}` is one table, not a list");
+                    self.sink.error(at, message, format!("write [{shown}]"));
+                }
+                _ => {
+                    let message = format!("`{shown}` is a table, not a value");
+                    let help = format!("write [{shown}] and its keys below");
+                    self.sink.error(at, message, help);
+                }
+            },
+            Found::Unknown => self.unknown(table, name, at, value.get_ref()),
+        }
+    }
+
+    fn unknown(&mut self, table: &str, name: &str, at: &Origin, value: &DeValue<'_>) {
+        let kind = match value {
+            DeValue::Table(_) => "table",
+            DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_table()) => "table",
+            _ if table.is_empty() => "table",
+            _ => "key",
+        };
+        let place = match self.shown(table).as_str() {
+            "" => String::new(),
+            "route" => " in [[route]]".to_owned(),
+            table => format!(" in [{table}]"),
+        };
+        let message = format!("unknown {kind} `{name}`{place}");
+        self.sink
+            .error(at, message, schema::suggestion(table, name));
+    }
+
+    /// How a path is called where we are.
+    fn shown(&self, path: &str) -> String {
+        if self.in_route && path.starts_with("policy") {
+            return format!("route.{path}");
+        }
+        path.to_owned()
+    }
+}

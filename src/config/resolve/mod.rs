@@ -1,0 +1,235 @@
+//! From named values to [`Config`]: each value that was written replaces a default.
+//!
+//! Invariant: every key of `schema/` is read exactly here or in `policy.rs` and `routes.rs`; what
+//! cannot be read keeps its default and is remembered as failed, so that no check builds on it.
+//!
+//! Deliberately absent: rules about two values together (`checks/`).
+
+mod policy;
+mod routes;
+
+use super::Config;
+use super::diagnostic::Sink;
+use super::document::{Document, Values};
+use super::source::Origin;
+use super::url::{UrlError, parse_store_url, parse_upstream_url};
+use super::value::measure::{above_zero, duration, size};
+use super::value::{
+    Value, address, boolean, choice, integer, label, list, log_filter, network, text,
+};
+use crate::proxy::{HostHeader, Underscores};
+use crate::store::StoreUrl;
+use crate::telemetry::LogFormat;
+
+/// Lays written values over a target.
+pub(super) struct Reader<'r, 'a> {
+    values: &'r Values,
+    sink: &'r mut Sink<'a>,
+    /// Where values stand that could not be read.
+    failed: &'r mut Vec<Origin>,
+}
+
+impl Reader<'_, '_> {
+    /// Sets `target` if the key was written and can be read.
+    fn set<T>(
+        &mut self,
+        key: &str,
+        target: &mut T,
+        read: impl FnOnce(&Value, &mut Sink<'_>) -> Option<T>,
+    ) {
+        let Some(value) = self.values.get(key) else {
+            return;
+        };
+        match read(value, self.sink) {
+            Some(meaning) => *target = meaning,
+            None => self.failed.push(value.at.clone()),
+        }
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+}
+
+/// A configuration as meant, and the places of values that could not be read.
+pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<Origin>) {
+    let mut config = Config::default();
+    let mut failed = Vec::new();
+    let mut reader = Reader {
+        values: &document.globals,
+        sink,
+        failed: &mut failed,
+    };
+    server(&mut reader, &mut config);
+    upstream(&mut reader, &mut config);
+    store(&mut reader, &mut config);
+    health_and_log(&mut reader, &mut config);
+    policy::base(&mut reader, &mut config.policy);
+    config.routes = routes::routes(document, &config.policy, &mut reader);
+    (config, failed)
+}
+
+fn server(reader: &mut Reader<'_, '_>, config: &mut Config) {
+    let (server, proxy) = (&mut config.server, &mut config.proxy);
+    reader.set("server.listen", &mut server.listen, address);
+    reader.set("server.threads", &mut server.threads, integer(0..=1024));
+    reader.set(
+        "server.max_connections",
+        &mut server.max_connections,
+        integer(1..=u64::MAX),
+    );
+    reader.set(
+        "server.header_timeout",
+        &mut server.header_timeout,
+        above_zero,
+    );
+    reader.set("server.idle_timeout", &mut server.idle_timeout, above_zero);
+    reader.set(
+        "server.write_timeout",
+        &mut server.write_timeout,
+        above_zero,
+    );
+    proxy.write_timeout = server.write_timeout;
+    reader.set("server.drain", &mut server.drain, duration);
+    reader.set("server.body_timeout", &mut proxy.body_timeout, above_zero);
+    reader.set(
+        "server.buffer_budget",
+        &mut proxy.buffer_budget,
+        |value, sink| match size(value, sink)? {
+            0 => value.wrong(sink, "must not be zero", "nothing could be held then"),
+            bytes => Some(bytes),
+        },
+    );
+    reader.set(
+        "server.underscores",
+        &mut proxy.underscores,
+        choice(&[
+            ("drop", Underscores::Drop),
+            ("forward", Underscores::Forward),
+        ]),
+    );
+    reader.set(
+        "server.trusted_proxies",
+        &mut proxy.trusted_proxies,
+        list(network),
+    );
+}
+
+fn upstream(reader: &mut Reader<'_, '_>, config: &mut Config) {
+    let upstream = &mut config.proxy.upstream;
+    let mut place = (upstream.host.clone(), upstream.port);
+    reader.set("upstream.url", &mut place, |value, sink| {
+        url(value, sink, parse_upstream_url)
+    });
+    (upstream.host, upstream.port) = place;
+    reader.set(
+        "upstream.connect_timeout",
+        &mut upstream.connect_timeout,
+        above_zero,
+    );
+    reader.set(
+        "upstream.answer_within",
+        &mut upstream.answer_within,
+        above_zero,
+    );
+    reader.set(
+        "upstream.give_up_after",
+        &mut upstream.give_up_after,
+        above_zero,
+    );
+    reader.set(
+        "upstream.max_exchanges",
+        &mut upstream.max_exchanges,
+        integer(1..=u64::MAX),
+    );
+    reader.set(
+        "upstream.pool_idle_timeout",
+        &mut upstream.pool_idle_timeout,
+        duration,
+    );
+    reader.set(
+        "upstream.host",
+        &mut upstream.host_header,
+        choice(&[
+            ("preserve", HostHeader::Preserve),
+            ("upstream", HostHeader::Upstream),
+        ]),
+    );
+}
+
+fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
+    let store = &mut config.store;
+    if let Some(file) = reader
+        .values
+        .get("store.url_file")
+        .filter(|_| reader.has("store.url"))
+    {
+        let message = "`store.url` and `store.url_file` are both set";
+        reader.sink.error(&file.at, message, "keep one of the two");
+    }
+    reader.set("store.url", &mut store.url, |value, sink| {
+        url(value, sink, parse_store_url)
+    });
+    reader.set("store.url_file", &mut store.url, url_file);
+    reader.set("store.namespace", &mut store.namespace, label);
+    reader.set("store.timeout", &mut store.timeout, above_zero);
+    reader.set("store.single_replica", &mut store.single_replica, boolean);
+    reader.set("store.allow_eviction", &mut store.allow_eviction, boolean);
+    reader.set(
+        "store.max_records",
+        &mut store.max_records,
+        integer(1..=u64::MAX),
+    );
+}
+
+/// Reads a url with `parse`.
+fn url<T>(
+    value: &Value,
+    sink: &mut Sink<'_>,
+    parse: impl FnOnce(&str) -> Result<T, UrlError>,
+) -> Option<T> {
+    match parse(text(value, sink)?) {
+        Ok(meaning) => Some(meaning),
+        Err(UrlError { message, help }) => value.wrong(sink, message, help),
+    }
+}
+
+/// Reads the store url out of the file that `value` names. The content is never shown.
+fn url_file(value: &Value, sink: &mut Sink<'_>) -> Option<StoreUrl> {
+    let path = text(value, sink)?;
+    let content = match std::fs::read_to_string(path) {
+        Ok(content) => content,
+        Err(error) => {
+            let help = "the file holds the store url and nothing else";
+            return value.wrong(sink, format!("cannot be read: {error}"), help);
+        }
+    };
+    let line = content.strip_suffix('\n').unwrap_or(&content);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    match parse_store_url(line) {
+        Ok(url) => Some(url),
+        Err(UrlError { message, help }) => {
+            value.wrong(sink, format!("names a file whose url {message}"), help)
+        }
+    }
+}
+
+fn health_and_log(reader: &mut Reader<'_, '_>, config: &mut Config) {
+    let (health, log) = (&mut config.health, &mut config.log);
+    reader.set("health.listen", &mut health.listen, address);
+    reader.set(
+        "health.ready_requires_store",
+        &mut health.ready_requires_store,
+        boolean,
+    );
+    reader.set(
+        "log.format",
+        &mut log.format,
+        choice(&[
+            ("auto", LogFormat::Auto),
+            ("text", LogFormat::Text),
+            ("json", LogFormat::Json),
+        ]),
+    );
+    reader.set("log.level", &mut log.level, log_filter);
+}

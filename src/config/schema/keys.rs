@@ -1,0 +1,272 @@
+//! The keys of all tables but `[policy]`, and what does not exist yet. Data only.
+
+use super::{Key, Kind, NotYet};
+
+pub(super) const fn key(
+    path: &'static str,
+    kind: Kind,
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key {
+        path,
+        kind,
+        default,
+        doc,
+    }
+}
+
+/// `[server]`, `[upstream]`, `[store]`.
+pub(super) const PROCESS: &[Key] = &[
+    key(
+        "server.listen",
+        Kind::Address,
+        r#""0.0.0.0:4390""#,
+        "Where clients connect. Port 0 takes a free one; the first log line names it.",
+    ),
+    key(
+        "server.threads",
+        Kind::Integer,
+        "0",
+        "Worker threads; 0 takes the number from the CPU quota.",
+    ),
+    key(
+        "server.max_connections",
+        Kind::Integer,
+        "10000",
+        "Client connections at once; beyond it accepting pauses.",
+    ),
+    key(
+        "server.header_timeout",
+        Kind::Duration,
+        r#""10s""#,
+        "From the first byte of a request's head to its end.",
+    ),
+    key(
+        "server.body_timeout",
+        Kind::Duration,
+        r#""30s""#,
+        "Between two pieces of a request body; then 408.",
+    ),
+    key(
+        "server.write_timeout",
+        Kind::Duration,
+        r#""30s""#,
+        "A client that takes no byte for this long is dropped.",
+    ),
+    key(
+        "server.idle_timeout",
+        Kind::Duration,
+        r#""75s""#,
+        "How long a connection may rest between two requests.",
+    ),
+    key(
+        "server.drain",
+        Kind::Duration,
+        r#""25s""#,
+        "How long exchanges may finish after SIGTERM. Keep a pod's grace period longer.",
+    ),
+    key(
+        "server.buffer_budget",
+        Kind::Size,
+        r#""256MiB""#,
+        "All bytes held for covered requests; beyond it 503.",
+    ),
+    key(
+        "server.underscores",
+        Kind::Choice(&["drop", "forward"]),
+        r#""drop""#,
+        "What happens to request field names with `_` in them.",
+    ),
+    key(
+        "server.trusted_proxies",
+        Kind::List("networks"),
+        "[]",
+        "Peers whose X-Forwarded-* fields are believed, e.g. `[\"10.0.0.0/8\"]`.",
+    ),
+    key(
+        "upstream.url",
+        Kind::Text("url"),
+        r#""http://127.0.0.1:3000""#,
+        "The API behind: `http://HOST[:PORT]`, without path, query or user info.",
+    ),
+    key(
+        "upstream.connect_timeout",
+        Kind::Duration,
+        r#""2s""#,
+        "Until a connection to the upstream stands.",
+    ),
+    key(
+        "upstream.answer_within",
+        Kind::Duration,
+        r#""30s""#,
+        "Then the client gets 504, while the exchange goes on.",
+    ),
+    key(
+        "upstream.give_up_after",
+        Kind::Duration,
+        r#""10m""#,
+        "Then the exchange is given up and its outcome is unknown.",
+    ),
+    key(
+        "upstream.max_exchanges",
+        Kind::Integer,
+        "1024",
+        "Exchanges at once, those whose client has gone included; beyond it 503.",
+    ),
+    key(
+        "upstream.pool_idle_timeout",
+        Kind::Duration,
+        r#""4s""#,
+        "How long an idle connection is kept. Shorter than the upstream's own keep-alive.",
+    ),
+    key(
+        "upstream.host",
+        Kind::Choice(&["preserve", "upstream"]),
+        r#""preserve""#,
+        "Which Host the upstream sees: the client's or its own.",
+    ),
+    key(
+        "store.url",
+        Kind::Text("url"),
+        r#""file:retrysafe.db""#,
+        "Where records are kept: `memory:`, `file:PATH` or `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.",
+    ),
+    key(
+        "store.url_file",
+        Kind::Text("path"),
+        "",
+        "A file that holds the store url, instead of `url`. One line break at its end is ignored.",
+    ),
+    key(
+        "store.namespace",
+        Kind::Text("name"),
+        r#""retrysafe""#,
+        "Part of every record key. Another namespace is an empty store. 1 to 64 of A-Z a-z 0-9 . _ -",
+    ),
+    key(
+        "store.timeout",
+        Kind::Duration,
+        r#""250ms""#,
+        "The deadline of one store call.",
+    ),
+    key(
+        "store.single_replica",
+        Kind::Boolean,
+        "false",
+        "`memory:` and `file:` stores under Kubernetes need `true`.",
+    ),
+    key(
+        "store.allow_eviction",
+        Kind::Boolean,
+        "false",
+        "Start although Redis may evict records. An evicted record lets a retry run again.",
+    ),
+    key(
+        "store.max_records",
+        Kind::Integer,
+        "1000000",
+        "Records in a `memory:` or `file:` store; beyond it claims are refused.",
+    ),
+];
+
+/// `[[route]]`, `[health]`, `[log]`.
+pub(super) const REST: &[Key] = &[
+    key(
+        "route.name",
+        Kind::Text("name"),
+        "",
+        "Required, unique. The label in metrics and logs. 1 to 64 of A-Z a-z 0-9 . _ -",
+    ),
+    key(
+        "route.host",
+        Kind::Text("host name"),
+        "",
+        "`api.example.com` or `*.example.com`; without it any host.",
+    ),
+    key(
+        "route.path",
+        Kind::Text("path pattern"),
+        "",
+        "Required. `{name}` is one segment, `{*rest}` one or more, at the end only.",
+    ),
+    key(
+        "route.methods",
+        Kind::List("methods"),
+        "",
+        "Which methods the route matches; without it any.",
+    ),
+    key(
+        "health.listen",
+        Kind::Address,
+        r#""0.0.0.0:4391""#,
+        "`/livez`, `/startupz`, `/readyz`, `/metrics`.",
+    ),
+    key(
+        "health.ready_requires_store",
+        Kind::Boolean,
+        "false",
+        "`true` takes every replica out at once when the store is down.",
+    ),
+    key(
+        "log.format",
+        Kind::Choice(&["auto", "text", "json"]),
+        r#""auto""#,
+        "`auto`: text on a terminal, JSON elsewhere.",
+    ),
+    key(
+        "log.level",
+        Kind::Text("filter"),
+        r#""info""#,
+        "`error`, `warn`, `info`, `debug`, `trace` or `off`, also by part: `info,retrysafe::store=debug`.",
+    ),
+];
+
+const fn not_yet(path: &'static str, help: &'static str) -> NotYet {
+    NotYet { path, help }
+}
+
+/// What is planned and does not exist.
+pub(super) const NOT_YET: &[NotYet] = &[
+    not_yet(
+        "server.tls",
+        "remove it and end TLS in front of Retrysafe, e.g. at the ingress",
+    ),
+    not_yet(
+        "server.upgrades",
+        "remove it; upgrades such as websocket are refused",
+    ),
+    not_yet(
+        "upstream.tls",
+        "remove it and reach the upstream by plain http, e.g. within the pod",
+    ),
+    not_yet("store.cache", "remove it; the store answers replays itself"),
+    not_yet(
+        "store.cache_file",
+        "remove it; the store answers replays itself",
+    ),
+    not_yet("store.cache_ttl", "remove it; nothing is cached"),
+    not_yet("store.wait_replicas", "remove it"),
+    not_yet("store.secret", "remove it; record keys are plain SHA-256"),
+    not_yet(
+        "store.secret_file",
+        "remove it; record keys are plain SHA-256",
+    ),
+    not_yet(
+        "store.encryption",
+        "remove it; records are stored as they are, so guard the store",
+    ),
+    not_yet(
+        "policy.stream",
+        "remove it; answers up to `max_response` are held until they are recorded",
+    ),
+    not_yet("policy.grpc", "remove it; gRPC is not handled apart"),
+    not_yet(
+        "jwt",
+        "remove it; scopes take `header:NAME` or `basic:user`",
+    ),
+    not_yet(
+        "admin",
+        "remove it; `retrysafe key` shows and resolves records",
+    ),
+];
