@@ -18,6 +18,7 @@
 //! | [`cli`] | the commands |
 
 pub mod admin;
+pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -123,7 +123,7 @@ impl Proxy {
         let prepared = Arc::new(Prepared {
             head: arrival.head,
             body,
-            held,
+            _held: held,
         });
         let keyed = Keyed {
             route,

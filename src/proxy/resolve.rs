@@ -98,7 +98,7 @@ impl Proxy {
             claim,
             from,
             ttl: keyed.ttl,
-            permit,
+            _permit: permit,
         });
         match reply.await {
             Ok(Reply::Held(held)) => Ok(Some(held)),

@@ -79,7 +79,7 @@ impl Front {
     }
 
     /// Accepts until the drain begins, then lets connections finish. Returns when none is left.
-    pub async fn serve<H, F, B>(mut self, listener: TcpListener, handler: H)
+    pub async fn serve<H, F, B>(self, listener: TcpListener, handler: H)
     where
         H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<B>> + Send,
@@ -88,10 +88,14 @@ impl Front {
     {
         // Dropped by each connection at its end: all gone means drained.
         let (open, mut closed) = tokio::sync::mpsc::channel::<()>(1);
+        let mut draining = self.draining.clone();
         loop {
+            let drained = async {
+                let _ended = draining.wait_for(|draining| *draining).await.is_err();
+            };
             let accepted = tokio::select! {
                 accepted = self.accept(&listener) => accepted,
-                _ = self.draining.clone().wait_for(|draining| *draining) => break,
+                () = drained => break,
             };
             let Some((stream, peer, permit)) = accepted else {
                 continue;
@@ -112,7 +116,7 @@ impl Front {
     }
 
     async fn accept(
-        &mut self,
+        &self,
         listener: &TcpListener,
     ) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
         // R30: at the limit nothing is accepted; the kernel queues.

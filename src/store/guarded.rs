@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -31,6 +31,8 @@ pub struct Breaker {
     open: watch::Sender<bool>,
     /// Settles and renewals that wait for the store, to be let through before claims.
     pending: AtomicUsize,
+    /// The store was found unfit to keep records (an evicting policy): claims only read.
+    unfit: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -57,7 +59,16 @@ impl Breaker {
             state: Mutex::new(state),
             open: watch::Sender::new(false),
             pending: AtomicUsize::new(0),
+            unfit: AtomicBool::new(false),
         })
+    }
+
+    /// While the store cannot be trusted to keep records nothing new is claimed; replays go on.
+    pub fn set_unfit(&self, unfit: bool) {
+        self.unfit.store(unfit, Ordering::Release);
+        self.metrics
+            .store_up
+            .set(i64::from(!unfit && !self.is_open()));
     }
 
     /// Whether calls fail at once just now.
@@ -106,8 +117,10 @@ impl Breaker {
         if state.probe.take().is_some() {
             state.claims_from = Some(now + self.timeout);
             drop(state);
-            self.metrics.store_up.set(1);
             self.open.send_replace(false);
+            self.metrics
+                .store_up
+                .set(i64::from(!self.unfit.load(Ordering::Acquire)));
             tracing::info!(event = "store_up", "the store answers again");
         }
     }
@@ -169,6 +182,20 @@ impl Guarded {
         &self.breaker
     }
 
+    /// What is recorded is still replayed; nothing new is claimed.
+    async fn read_only(&self, key: RecordKey) -> Result<Outcome, StoreError> {
+        match self
+            .call("read", self.inner.apply(key, Operation::Read))
+            .await?
+        {
+            Outcome::Held(held) => Ok(Outcome::Held(held)),
+            _ => Err(StoreError::not_sent(
+                StoreErrorKind::Refused,
+                "the store may evict records: nothing new is claimed",
+            )),
+        }
+    }
+
     async fn call<T>(&self, name: &'static str, call: StoreFuture<'_, T>) -> Result<T, StoreError> {
         let started = Instant::now();
         if !self.breaker.admit(name == "claim", started) {
@@ -218,6 +245,9 @@ impl Guarded {
 impl Store for Guarded {
     fn apply(&self, key: RecordKey, operation: Operation) -> StoreFuture<'_, Outcome> {
         let name = operation_label(&operation);
+        if name == "claim" && self.breaker.unfit.load(Ordering::Acquire) {
+            return Box::pin(self.read_only(key));
+        }
         Box::pin(async move { self.call(name, self.inner.apply(key, operation)).await })
     }
 

@@ -18,9 +18,9 @@
 //!
 //! Read next: `idempotency/transition.rs`, then `memory.rs`, the shortest implementation.
 
+pub mod file;
 pub mod guarded;
 pub mod lease;
-pub mod file;
 pub mod memory;
 mod open;
 

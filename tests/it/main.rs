@@ -1,9 +1,9 @@
 //! The one integration binary: one link, one run. A module file that is not listed fails the run.
 
-mod config;
 // Helpers of tests are tests too; clippy's exception knows only functions marked as such.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod config;
 mod store_contract;
 mod support;
 

@@ -51,7 +51,7 @@ pub(super) struct Prepared {
     /// All of it.
     pub body: Bytes,
     /// What the body takes from the budget.
-    pub held: Reservation,
+    pub _held: Reservation,
 }
 
 /// Everything an execution needs.
@@ -72,7 +72,7 @@ pub(super) struct Job {
     /// How long a completed record is kept.
     pub ttl: Duration,
     /// Counts the task.
-    pub permit: Permit,
+    pub _permit: Permit,
 }
 
 /// What the handler gets.

@@ -1,0 +1,375 @@
+//! The composition root: a configuration becomes a running program.
+//!
+//! ```text
+//! control runtime (the caller's)   health, waiters' look-outs, sweeps, the minute check, drain
+//! N worker threads                 each a runtime, a listener, a store handle, an upstream pool
+//! ```
+//!
+//! Exchanges live on the worker that accepted their client, and outlive that client; a worker ends
+//! only when the drain is over (R31).
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+
+use crate::admin::Health;
+use crate::clock::SystemClock;
+use crate::config::Config;
+use crate::proxy::{Phase, Proxy, Shared, WaitingRoom};
+use crate::routes::{RouteError, Routes};
+use crate::server::{self, Front};
+use crate::store::guarded::{Breaker, Guarded};
+use crate::store::{OpenError, Store, Stores, Wake};
+use crate::telemetry::Metrics;
+
+/// Records removed in one step of a sweep.
+const SWEEP_BATCH: usize = 1_000;
+/// How long cut exchanges have to settle.
+const CUT_GRACE: Duration = Duration::from_secs(3);
+
+/// A program that cannot start.
+#[derive(Debug, Error)]
+pub enum AppError {
+    /// The configuration does not fit where it runs (exit 78).
+    #[error("{0}")]
+    Unfit(String),
+    /// The store is needed and not reachable (exit 69).
+    #[error("{0}")]
+    StoreUnreachable(String),
+    /// Anything else (exit 1).
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<OpenError> for AppError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Unfit(text) => Self::Unfit(text),
+            OpenError::InUse(text) => Self::Failed(text),
+            OpenError::Unreachable(text) => Self::StoreUnreachable(text),
+        }
+    }
+}
+
+impl From<RouteError> for AppError {
+    fn from(error: RouteError) -> Self {
+        Self::Unfit(error.to_string())
+    }
+}
+
+/// How the program is started.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Do not start while the store is out of reach.
+    pub require_ready: bool,
+    /// Kubernetes is around: a store for one replica must be asked for.
+    pub in_kubernetes: bool,
+}
+
+/// A bound program.
+#[derive(Debug)]
+pub struct App {
+    /// Where clients connect.
+    pub proxy_addr: SocketAddr,
+    /// Where health and metrics are.
+    pub health_addr: SocketAddr,
+    config: Config,
+    shared: Arc<Shared>,
+    stores: Stores,
+    breaker: Arc<Breaker>,
+    health: Arc<Health>,
+    listeners: Vec<StdListener>,
+    health_listener: StdListener,
+    wakes: mpsc::Receiver<Wake>,
+    options: Options,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// Records left unresolved or unsettled (exit 3 if any).
+    pub left_behind: u64,
+}
+
+impl App {
+    /// Opens the store and binds the listeners.
+    pub fn bind(config: Config, options: Options) -> Result<Self, AppError> {
+        let metrics = Arc::new(Metrics::new());
+        let clock = Arc::new(SystemClock);
+        let routes = Routes::new(config.policy.clone(), config.routes.clone())?;
+        let (wake, wakes) = WaitingRoom::wakes();
+        let stores = Stores::open(&config.store, clock.clone(), wake)?;
+        if stores.one_replica_only() && options.in_kubernetes && !config.store.single_replica {
+            return Err(AppError::Unfit(format!(
+                "store.url = \"{}\" protects one process only, and this is Kubernetes: use a \
+                 redis:// store, or set store.single_replica = true if there is one replica",
+                config.store.url
+            )));
+        }
+        let threads = match config.server.threads {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            threads => threads,
+        };
+        let listeners = bind(config.server.listen, threads)?;
+        let health_listener = bind(config.health.listen, 1)?.pop();
+        let health_listener = health_listener.ok_or_else(|| AppError::Failed("no port".into()))?;
+        let proxy_addr = local_address(listeners.first())?;
+        let health_addr = local_address(Some(&health_listener))?;
+        let shared = Shared::new(
+            config.proxy.clone(),
+            config.store.namespace.clone(),
+            routes,
+            metrics.clone(),
+            clock,
+        );
+        let breaker = Breaker::new(config.store.timeout, metrics.clone());
+        let health = Health::new(metrics, config.health.ready_requires_store);
+        Ok(Self {
+            proxy_addr,
+            health_addr,
+            config,
+            shared,
+            stores,
+            breaker,
+            health,
+            listeners,
+            health_listener,
+            wakes,
+            options,
+        })
+    }
+
+    /// Serves until `shutdown` returns, then drains (R31).
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Ending, AppError> {
+        tracing::info!(
+            event = "listening",
+            address = %self.proxy_addr,
+            health = %self.health_addr,
+            upstream = %format_args!(
+                "http://{}:{}",
+                self.config.proxy.upstream.host, self.config.proxy.upstream.port
+            ),
+            store = %self.config.store.url,
+            version = env!("CARGO_PKG_VERSION"),
+            "retrysafe is listening on {}", self.proxy_addr
+        );
+        if self.stores.one_replica_only() {
+            tracing::info!(
+                event = "one_replica_only",
+                "this store protects one replica only"
+            );
+        }
+        first_check(&self.stores, self.options.require_ready).await?;
+        let Self {
+            config,
+            shared,
+            stores,
+            breaker,
+            health,
+            ..
+        } = self;
+        let (drain, draining) = watch::channel(false);
+        let (stop, stopping) = watch::channel(false);
+        let (served, mut all_served) = mpsc::channel::<()>(1);
+        let front = Front::new(&config.server, shared.metrics.clone(), draining);
+        let mut workers = Vec::new();
+        for (number, listener) in self.listeners.into_iter().enumerate() {
+            let worker = Worker {
+                shared: shared.clone(),
+                store: stores.handle(),
+                breaker: breaker.clone(),
+                front: front.clone(),
+                stopping: stopping.clone(),
+                served: served.clone(),
+            };
+            workers.push(worker.start(number, listener)?);
+        }
+        drop(served);
+        serve_health(
+            &config.server,
+            self.health_listener,
+            health.clone(),
+            &shared,
+            stopping,
+        )?;
+        let control = Guarded::new(stores.handle(), breaker.clone());
+        tokio::spawn(shared.waiting.clone().look(control, self.wakes));
+        let duties = tokio::spawn(duties(stores, breaker));
+        health.started();
+        shutdown.await;
+        health.draining();
+        tracing::info!(event = "draining", running = shared.exchanges_running());
+        shared.phases.advance(Phase::Draining);
+        drain.send_replace(true);
+        let finished = async {
+            let _all = all_served.recv().await.is_none();
+            shared.exchanges_done().await;
+        };
+        if tokio::time::timeout(config.server.drain, finished)
+            .await
+            .is_err()
+        {
+            // What still runs is cut towards the upstream first, then settled.
+            shared.phases.advance(Phase::Cut);
+            let grace = CUT_GRACE + config.store.timeout * 2;
+            let _late = tokio::time::timeout(grace, shared.exchanges_done())
+                .await
+                .is_err();
+        }
+        let running = shared.exchanges_running() as u64;
+        let left_behind = shared.left_behind() + running;
+        tracing::info!(event = "drained", left_behind);
+        stop.send_replace(true);
+        duties.abort();
+        join(workers).await;
+        Ok(Ending { left_behind })
+    }
+}
+
+/// One thread: a runtime with everything of its own.
+struct Worker {
+    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    breaker: Arc<Breaker>,
+    front: Front,
+    stopping: watch::Receiver<bool>,
+    served: mpsc::Sender<()>,
+}
+
+impl Worker {
+    fn start(self, number: usize, listener: StdListener) -> Result<JoinHandle<()>, AppError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| failed("no runtime", &error))?;
+        std::thread::Builder::new()
+            .name(format!("retrysafe-{number}"))
+            .spawn(move || runtime.block_on(self.work(listener)))
+            .map_err(|error| failed("no thread", &error))
+    }
+
+    async fn work(mut self, listener: StdListener) {
+        let Ok(listener) = TcpListener::from_std(listener) else {
+            tracing::error!(event = "fault", "a listener could not be used");
+            return;
+        };
+        let proxy = Proxy::new(self.shared, Guarded::new(self.store, self.breaker));
+        let pruned = proxy.clone();
+        tokio::spawn(async move {
+            let mut tick = tokio::time::interval(Duration::from_secs(1));
+            loop {
+                tick.tick().await;
+                pruned.prune();
+            }
+        });
+        let handler = move |request, peer| {
+            let proxy = proxy.clone();
+            async move { proxy.handle(request, peer).await }
+        };
+        self.front.serve(listener, handler).await;
+        drop(self.served);
+        // Detached exchanges go on here.
+        let _stopped = self.stopping.wait_for(|stopping| *stopping).await.is_err();
+    }
+}
+
+fn serve_health(
+    settings: &server::Settings,
+    listener: StdListener,
+    health: Arc<Health>,
+    shared: &Arc<Shared>,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), AppError> {
+    let listener =
+        TcpListener::from_std(listener).map_err(|error| failed("the health port", &error))?;
+    let limited = server::Settings {
+        max_connections: 256,
+        ..settings.clone()
+    };
+    // Its connections are not the clients': they stay out of the figures.
+    let uncounted = Arc::new(Metrics::new());
+    let front = Front::new(&limited, uncounted, stopping);
+    let shared = shared.clone();
+    tokio::spawn(front.serve(listener, move |request, _peer| {
+        let response = health.answer(&request);
+        let _keep = &shared;
+        async move { response }
+    }));
+    Ok(())
+}
+
+/// Whether the store is fit; unreachable is only an error where it must be there.
+async fn first_check(stores: &Stores, require_ready: bool) -> Result<(), AppError> {
+    match stores.check().await {
+        Ok(warnings) => {
+            for warning in warnings {
+                tracing::warn!(event = "store_warning", "{warning}");
+            }
+            Ok(())
+        }
+        Err(OpenError::Unreachable(text)) if !require_ready => {
+            tracing::error!(event = "store_down", "{text}");
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What exists once: sweeping, and the minute check.
+async fn duties(stores: Stores, breaker: Arc<Breaker>) {
+    let mut sweep = tokio::time::interval(Duration::from_secs(1));
+    let mut check = tokio::time::interval(Duration::from_secs(60));
+    check.tick().await;
+    loop {
+        tokio::select! {
+            _ = sweep.tick() => {
+                while matches!(stores.sweep(SWEEP_BATCH).await, Ok(SWEEP_BATCH)) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            _ = check.tick() => match stores.check().await {
+                Ok(_) => breaker.set_unfit(false),
+                Err(OpenError::Unfit(text)) => {
+                    breaker.set_unfit(true);
+                    tracing::error!(event = "store_unfit", "{text}");
+                }
+                // The breaker knows.
+                Err(_) => {}
+            },
+        }
+    }
+}
+
+async fn join(workers: Vec<JoinHandle<()>>) {
+    let joined = tokio::task::spawn_blocking(move || {
+        for worker in workers {
+            let _panicked = worker.join().is_err();
+        }
+    });
+    let _late = tokio::time::timeout(Duration::from_secs(2), joined)
+        .await
+        .is_err();
+}
+
+fn bind(address: SocketAddr, count: usize) -> Result<Vec<StdListener>, AppError> {
+    server::bind(address, count).map_err(|error| failed(&format!("cannot bind {address}"), &error))
+}
+
+fn local_address(listener: Option<&StdListener>) -> Result<SocketAddr, AppError> {
+    let address = listener.map(StdListener::local_addr);
+    match address {
+        Some(Ok(address)) => Ok(address),
+        Some(Err(error)) => Err(failed("no address", &error)),
+        None => Err(AppError::Failed("no listener".to_owned())),
+    }
+}
+
+fn failed(what: &str, error: &io::Error) -> AppError {
+    AppError::Failed(format!("{what}: {error}"))
+}
