@@ -74,7 +74,7 @@ fn suggestions_name_the_nearest_the_right_place_or_the_choice() {
         ("route", "ttl", "`ttl` belongs in [route.policy]"),
         ("server", "url", "`url` belongs in [upstream] or [store]"),
         ("server", "lease", "`lease` belongs in [policy]"),
-        ("policy", "path", "`path` belongs in a [[route]]"),
+        ("policy", "path", "`path` belongs in [[route]]"),
         (
             "health",
             "zzzzz",
