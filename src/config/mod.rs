@@ -129,7 +129,7 @@ pub fn parse(
     let document = document::Document::read(&source, env, &mut sink);
     let (config, failed) = resolve::resolve(&document, &mut sink);
     // What a broken file lost may be what a check misses.
-    if !document.broken {
+    if !document.is_broken() {
         let mut checks = checks::Checks {
             document: &document,
             failed: &failed,
@@ -137,6 +137,7 @@ pub fn parse(
         };
         checks.run(&config, env);
     }
+    document.report_syntax(&source, &mut sink);
     let (errors, warnings) = sink.finish();
     if errors.is_empty() {
         Ok((config, warnings))

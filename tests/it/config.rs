@@ -5,6 +5,8 @@
 //! `#env NAME=value` at the top sets a variable. `UPDATE_EXPECTED=1` writes the expected files
 //! anew: read them afterwards. `UPDATE_DOCS=1` writes the table of docs/configuration.md anew.
 
+#![allow(clippy::unwrap_used)] // the helpers are part of the tests
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,6 @@
 //!
 //! Deliberately absent: binding, connecting; a valid configuration may still find its store down.
 
-use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
@@ -32,26 +31,23 @@ pub fn check(path: Option<&Path>, env: &Environment, out: &mut dyn io::Write) ->
 }
 
 fn valid(loaded: &Loaded) -> String {
-    let mut text = listed(&loaded.warnings);
+    let found = listed(&loaded.warnings);
     let warnings = match loaded.warnings.len() {
         0 => String::new(),
         count => format!(" ({})", counted(count, "warning")),
     };
     let path = loaded.path.display();
-    text.push_str(&format!("Valid configuration: {path}{warnings}\n"));
-    text.push_str(&summary(&loaded.config));
-    text
+    let summary = summary(&loaded.config);
+    format!("{found}Valid configuration: {path}{warnings}\n{summary}")
 }
 
-fn invalid(errors: &ConfigErrors) -> String {
-    let mut text = listed(&errors.errors);
-    text.push_str(&listed(&errors.warnings));
-    let mut count = counted(errors.errors.len(), "error");
-    if !errors.warnings.is_empty() {
-        count = format!("{count}, {}", counted(errors.warnings.len(), "warning"));
+fn invalid(found: &ConfigErrors) -> String {
+    let (errors, warnings) = (listed(&found.errors), listed(&found.warnings));
+    let mut count = counted(found.errors.len(), "error");
+    if !found.warnings.is_empty() {
+        count = format!("{count}, {}", counted(found.warnings.len(), "warning"));
     }
-    text.push_str(&format!("Invalid configuration: {count}\n"));
-    text
+    format!("{errors}{warnings}Invalid configuration: {count}\n")
 }
 
 /// What the configuration amounts to, a few lines.
@@ -72,16 +68,15 @@ fn summary(config: &Config) -> String {
         .iter()
         .map(http::Method::as_str)
         .collect();
-    let mut routes = config.routes.len().to_string();
-    if !config.routes.is_empty() {
-        let names: Vec<&str> = config
-            .routes
-            .iter()
-            .map(|route| route.name.as_str())
-            .collect();
-        // Writing to a String cannot fail.
-        let _ = write!(routes, " ({})", names.join(", "));
-    }
+    let names: Vec<&str> = config
+        .routes
+        .iter()
+        .map(|route| route.name.as_str())
+        .collect();
+    let routes = match names.as_slice() {
+        [] => "0".to_owned(),
+        names => format!("{} ({})", names.len(), names.join(", ")),
+    };
     let rows = [
         ("listen", config.server.listen.to_string()),
         ("health", config.health.listen.to_string()),
@@ -90,17 +85,20 @@ fn summary(config: &Config) -> String {
         ("policy", format!("{mode} on {}", methods.join(", "))),
         ("routes", routes),
     ];
-    rows.iter()
+    let lines: Vec<String> = rows
+        .iter()
         .map(|(name, value)| format!("  {name:<9} {value}\n"))
-        .collect()
+        .collect();
+    lines.concat()
 }
 
 /// Findings, each followed by a blank line.
 fn listed(findings: &[Diagnostic]) -> String {
-    findings
+    let texts: Vec<String> = findings
         .iter()
         .map(|finding| format!("{finding}\n\n"))
-        .collect()
+        .collect();
+    texts.concat()
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -66,7 +66,7 @@ fn errors_are_counted_and_the_code_is_78() {
     let (code, printed) = run("sever = 1\nstore.url = \"memory:\"\npolicy.ttl = 5\n", &[]);
     assert_eq!(code, 78);
     assert!(
-        printed.starts_with("error: unknown table `sever`"),
+        printed.starts_with("error: unknown key `sever`"),
         "{printed}"
     );
     assert!(

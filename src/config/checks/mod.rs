@@ -15,6 +15,7 @@ use super::diagnostic::Sink;
 use super::document::{Document, RouteTable, Values};
 use super::source::Origin;
 use super::value::measure::show_duration;
+use super::value::{Shape, Value};
 use super::{Config, Environment};
 use crate::store::StoreUrl;
 
@@ -63,6 +64,27 @@ impl Checks<'_, '_> {
                 .or(header)
                 .unwrap_or(Origin::Whole),
         )
+    }
+
+    /// Where `text` stands in the list of strings that was written at `at`.
+    fn element(&self, at: &Origin, text: &str) -> Origin {
+        let routes = self.document.routes.iter().map(|route| &route.values);
+        let mut values = routes
+            .chain([&self.document.globals])
+            .flat_map(Values::values);
+        let list = values.find(|value| value.at == *at);
+        let Some(Shape::List(items)) = list.map(|value| &value.shape) else {
+            return at.clone();
+        };
+        let same = |value: &&Value| match &value.shape {
+            Shape::Text(written) => written.eq_ignore_ascii_case(text),
+            _ => false,
+        };
+        items
+            .iter()
+            .find(same)
+            .map_or(at, |value| &value.at)
+            .clone()
     }
 
     fn error(

@@ -141,13 +141,14 @@ impl Checks<'_, '_> {
                 ScopePart::Cookie(_) => "a new session",
                 _ => continue,
             };
-            self.warning(
-                route,
-                &["policy.scope"],
-                format!(
-                    "scope \"{part}\" can change between two tries: after {why} a retry runs again"
-                ),
-                "callers are told apart by fingerprint.caller already; scope by something lasting",
+            let Some(list) = self.spot(route, &["policy.scope"]) else {
+                return;
+            };
+            let text = part.to_string();
+            self.sink.warning(
+                &self.element(&list, &text),
+                format!("scope \"{text}\" can change: after {why} a retry runs again"),
+                "callers are told apart by fingerprint.caller; scope by what lasts, e.g. a tenant",
             );
         }
     }

@@ -34,7 +34,7 @@ pub(super) struct Document {
     pub(super) globals: Values,
     pub(super) routes: Vec<RouteTable>,
     /// Where the file is no TOML: values were lost, so nothing may be said about what is missing.
-    pub(super) broken: bool,
+    syntax: Vec<toml::de::Error>,
 }
 
 impl Document {
@@ -47,53 +47,66 @@ impl Document {
             in_route: false,
         };
         walk.root(table.get_ref(), &mut document);
-        if !errors.is_empty() {
-            document.broken = true;
-            report_syntax(source, &errors, sink);
-        }
+        document.syntax = errors;
         environment::overlay(env, &mut document.globals, sink);
         document
     }
-}
 
-/// Reports what is no TOML, the first finding of each line, and drops what follows from it.
-fn report_syntax(source: &Source<'_>, errors: &[toml::de::Error], sink: &mut Sink<'_>) {
-    let spans: Vec<_> = errors
-        .iter()
-        .map(|error| error.span().unwrap_or_default())
-        .collect();
-    let lines: Vec<usize> = spans
-        .iter()
-        .map(|span| source.line_of(span.start))
-        .collect();
-    // Below a broken header every key seems to stand in the wrong table.
-    let header = |line: &usize| source.line(*line).trim_start().starts_with('[');
-    let from = lines.iter().copied().filter(header).min();
-    sink.retain(|finding| match &finding.place {
-        Place::Line { line, .. } => !lines.contains(line) && from.is_none_or(|from| *line < from),
-        _ => true,
-    });
-    for (index, (error, span)) in errors.iter().zip(spans).enumerate() {
-        let line = lines.get(index).copied().unwrap_or_default();
-        if lines.iter().take(index).any(|earlier| *earlier == line) {
-            continue;
+    /// Whether the file is no TOML.
+    pub(super) fn is_broken(&self) -> bool {
+        !self.syntax.is_empty()
+    }
+
+    /// Reports what is no TOML, the first finding of each line, and drops what followed from it.
+    pub(super) fn report_syntax(&self, source: &Source<'_>, sink: &mut Sink<'_>) {
+        const DUPLICATE: &str = "duplicate key";
+        let found: Vec<_> = self
+            .syntax
+            .iter()
+            .map(|error| (error.span().unwrap_or_default(), error.message()))
+            .map(|(span, message)| (source.line_of(span.start), span, message))
+            .collect();
+        // Below a broken header every key seems to stand in the wrong table.
+        let header = found
+            .iter()
+            .filter(|(line, _, message)| {
+                *message != DUPLICATE && source.line(*line).trim_start().starts_with('[')
+            })
+            .map(|(line, ..)| *line)
+            .min();
+        sink.retain(|finding| match &finding.place {
+            Place::Line { line, .. } => {
+                found.iter().all(|(broken, ..)| broken != line)
+                    && header.is_none_or(|header| *line < header)
+            }
+            _ => true,
+        });
+        let mut reported = Vec::new();
+        for (line, span, message) in found {
+            if reported.contains(&line) {
+                continue;
+            }
+            reported.push(line);
+            let what = message
+                .strip_suffix(", expected nothing")
+                .unwrap_or(message);
+            let message = format!("not valid TOML: {what}");
+            sink.error(&Origin::File(span), message, syntax_help(what));
         }
-        sink.error(
-            &Origin::File(span),
-            format!("not valid TOML: {}", error.message()),
-            syntax_help(error.message()),
-        );
     }
 }
 
 /// What to write instead, for the usual slips.
 fn syntax_help(message: &str) -> &'static str {
-    if message.contains("must be quoted") {
-        "write strings in double quotes: key = \"value\""
-    } else if message.contains("duplicate key") {
+    let has = |part: &str| message.contains(part);
+    if has("duplicate key") {
         "keep one of the two"
-    } else if message.contains("invalid escape") || message.contains("escape") {
+    } else if has("escape") {
         "write a backslash as \\\\, or use single quotes"
+    } else if has("invalid basic string") || has("invalid literal string") {
+        "close the string with the quote it began with"
+    } else if has("must be quoted") || has("float") || has("integer") || has("date") {
+        "write text in double quotes: key = \"value\""
     } else {
         ""
     }
@@ -210,10 +223,10 @@ impl Walk<'_, '_> {
         let kind = match value {
             DeValue::Table(_) => "table",
             DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_table()) => "table",
-            _ if table.is_empty() => "table",
             _ => "key",
         };
         let place = match self.shown(table).as_str() {
+            "" if kind == "key" => " outside any table".to_owned(),
             "" => String::new(),
             "route" => " in [[route]]".to_owned(),
             table => format!(" in [{table}]"),

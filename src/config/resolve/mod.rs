@@ -166,11 +166,13 @@ fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
     {
         let message = "`store.url` and `store.url_file` are both set";
         reader.sink.error(&file.at, message, "keep one of the two");
+        reader.failed.push(file.at.clone());
+    } else {
+        reader.set("store.url_file", &mut store.url, url_file);
     }
     reader.set("store.url", &mut store.url, |value, sink| {
         url(value, sink, parse_store_url)
     });
-    reader.set("store.url_file", &mut store.url, url_file);
     reader.set("store.namespace", &mut store.namespace, label);
     reader.set("store.timeout", &mut store.timeout, above_zero);
     reader.set("store.single_replica", &mut store.single_replica, boolean);

@@ -22,7 +22,7 @@ pub(super) fn routes(
             sink: &mut *reader.sink,
             failed: &mut *reader.failed,
         };
-        let mut route = route(table, document.broken, &mut inner);
+        let mut route = route(table, document.is_broken(), &mut inner);
         route.policy = base.clone();
         policy::overlay(&mut inner, &mut route.policy);
         if !inner.has("policy.failed_ttl") && !reader.has("policy.failed_ttl") {
@@ -85,15 +85,14 @@ fn host(value: &Value, sink: &mut Sink<'_>) -> Option<String> {
     if ipv6 || name.split('.').all(label) {
         return Some(host);
     }
-    let help = match host
+    let bare = host
         .split_once("://")
-        .map_or(host.as_str(), |(_, rest)| rest)
-        .split_once(':')
-    {
-        Some((before, _)) if before.split('.').all(label) => {
-            format!("without scheme and port: \"{before}\"")
-        }
-        _ => "write \"api.example.com\" or \"*.example.com\"".to_owned(),
+        .map_or(host.as_str(), |(_, rest)| rest);
+    let bare = bare.split([':', '/']).next().unwrap_or_default();
+    let help = if bare.split('.').all(label) {
+        format!("without scheme, port and path: \"{bare}\"")
+    } else {
+        "write \"api.example.com\" or \"*.example.com\"".to_owned()
     };
     value.wrong(sink, format!("is not a host name: {}", quoted(&host)), help)
 }

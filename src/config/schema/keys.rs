@@ -232,10 +232,7 @@ pub(super) const NOT_YET: &[NotYet] = &[
         "server.tls",
         "remove it and end TLS in front of Retrysafe, e.g. at the ingress",
     ),
-    not_yet(
-        "server.upgrades",
-        "remove it; upgrades such as websocket are refused",
-    ),
+    not_yet("server.upgrades", "remove it; no upgrade passes yet"),
     not_yet(
         "upstream.tls",
         "remove it and reach the upstream by plain http, e.g. within the pod",

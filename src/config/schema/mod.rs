@@ -140,23 +140,35 @@ pub(super) fn find(path: &str) -> Found {
 pub(super) fn suggestion(table: &str, name: &str) -> String {
     let siblings = members(table);
     if let Some(near) = nearest(name, siblings.iter().copied()) {
-        return format!("did you mean `{near}`?");
+        return match table {
+            "" => format!("did you mean {}?", header(near)),
+            _ => format!("did you mean `{near}`?"),
+        };
     }
     if table == "route" && matches!(find(&format!("policy.{name}")), Found::Key(_)) {
         return format!("`{name}` belongs in [route.policy]");
     }
-    let mut elsewhere = reference().filter(|key| key.name() == name);
-    if let Some(key) = elsewhere.next() {
-        return match key.table() {
-            "route" => format!("`{name}` belongs in a [[route]]"),
-            table => format!("`{name}` belongs in [{table}]"),
-        };
+    let elsewhere = reference().filter(|key| key.name() == name);
+    let tables: Vec<String> = elsewhere.map(|key| header(key.table())).collect();
+    if !tables.is_empty() {
+        return format!("`{name}` belongs in {}", tables.join(" or "));
     }
-    let kind = if table.is_empty() { "tables" } else { "keys" };
+    if table.is_empty() {
+        let tables: Vec<String> = siblings.iter().map(|name| header(name)).collect();
+        return format!("known tables: {}", tables.join(", "));
+    }
     if siblings.len() <= 12 {
-        return format!("known {kind} here: {}", siblings.join(", "));
+        return format!("known keys here: {}", siblings.join(", "));
     }
     "all keys are listed in docs/configuration.md".to_owned()
+}
+
+/// How a table's header is written.
+fn header(table: &str) -> String {
+    match table {
+        "route" => "[[route]]".to_owned(),
+        table => format!("[{table}]"),
+    }
 }
 
 /// The keys and tables directly below `table`.

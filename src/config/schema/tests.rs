@@ -68,13 +68,13 @@ fn suggestions_name_the_nearest_the_right_place_or_the_choice() {
         ("server", "headerTimeout", "did you mean `header_timeout`?"),
         ("policy", "in-flight-wait", "did you mean `in_flight_wait`?"),
         ("policy", "tll", "did you mean `ttl`?"),
-        ("", "polcy", "did you mean `policy`?"),
-        ("", "routes", "did you mean `route`?"),
+        ("", "polcy", "did you mean [policy]?"),
+        ("", "routes", "did you mean [[route]]?"),
         ("route", "polciy", "did you mean `policy`?"),
         ("route", "ttl", "`ttl` belongs in [route.policy]"),
-        ("server", "url", "`url` belongs in [upstream]"),
+        ("server", "url", "`url` belongs in [upstream] or [store]"),
         ("server", "lease", "`lease` belongs in [policy]"),
-        ("policy", "path", "`path` belongs in a [[route]]"),
+        ("policy", "path", "`path` belongs in [[route]]"),
         (
             "health",
             "zzzzz",
@@ -83,7 +83,7 @@ fn suggestions_name_the_nearest_the_right_place_or_the_choice() {
         (
             "",
             "zzzzz",
-            "known tables here: server, upstream, store, policy, route, health, log",
+            "known tables: [server], [upstream], [store], [policy], [[route]], [health], [log]",
         ),
         (
             "policy",

@@ -167,7 +167,7 @@ fn url_secret(line: &str) -> Option<Range<usize>> {
     }
     let colon = authority.find(':')?;
     let port = authority.get(colon + 1..)?.split('/').next()?;
-    let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_port = colon > 0 && port.bytes().all(|byte| byte.is_ascii_digit());
     (!is_port).then_some(from + colon + 1..from + end)
 }
 

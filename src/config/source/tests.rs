@@ -86,8 +86,9 @@ fn user_info_is_masked_and_the_rest_is_not() {
         ),
         (r#"url = "redis:/u:hunter2@h""#, r#"url = "redis:***@h""#),
         (r#"url = "u:hunter2@h""#, r#"url = "u:***@h""#),
-        (r#"url = redis://u:hunter2@h"#, r#"url = redis://***@h"#),
+        ("url = redis://u:hunter2@h", "url = redis://***@h"),
         (r#"url = "redis://:hunter2""#, r#"url = "redis://:***""#),
+        (r#"url = "redis://:123456""#, r#"url = "redis://:***""#),
         (r#"url = "redis://:hunter2/0""#, r#"url = "redis://:***""#),
         (
             r#"url = "redis://h/?password=hunter2""#,
@@ -96,7 +97,7 @@ fn user_info_is_masked_and_the_rest_is_not() {
         (r#"pasword = "hunter2""#, "pasword = ***"),
         (r#"password = "hunter2" # x"#, "password = ***"),
         (r#"store.secret="hunter2""#, "store.secret=***"),
-        (r#"auth_token= 'hunter2'"#, "auth_token= ***"),
+        ("auth_token= 'hunter2'", "auth_token= ***"),
         (r#"x = { password = "hunter2" }"#, "x = { password = ***"),
         (
             r#"upstream = "http://u:hunter2@h:1""#,

@@ -67,10 +67,7 @@ pub fn parse_store_url(text: &str) -> Result<StoreUrl, UrlError> {
             "use \"redis://\" for several replicas or \"file:PATH\" for one",
         ),
         other => match nearest(other, ["memory", "file", "redis"].into_iter()) {
-            Some(near) => wrong(
-                "does not begin with a known scheme",
-                format!("did you mean \"{near}:\"? ({STORE_HELP})"),
-            ),
+            Some(_) => wrong("misspells its scheme", STORE_HELP),
             None => wrong("does not begin with a known scheme", STORE_HELP),
         },
     }
@@ -97,11 +94,9 @@ fn redis(rest: &str) -> Result<(), UrlError> {
         None => (place, ""),
     };
     if let Err(message) = host_and_port(authority) {
-        let help = if rest.contains('@') {
-            STORE_HELP
-        } else {
-            ENCODE
-        };
+        let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+        let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
+        let help = if is_port { STORE_HELP } else { ENCODE };
         return wrong(message, help);
     }
     if !database.is_empty() && database.parse::<u32>().is_err() {

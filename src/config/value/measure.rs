@@ -10,7 +10,7 @@ use super::super::source::quoted;
 use super::{Shape, Value};
 
 /// The longest duration: ten years. What is longer is a slip, and sums must not overflow.
-const LONGEST: Duration = Duration::from_secs(3650 * 24 * 3600);
+const LONGEST: Duration = Duration::from_hours(3650 * 24);
 
 const DURATION_HELP: &str = "write a whole number and a unit: 500ms, 30s, 5m, 24h or 7d";
 const SIZE_HELP: &str = "write a whole number and a unit: 512B, 64KiB, 1MiB or 2GiB";
@@ -86,7 +86,7 @@ pub(crate) fn size(value: &Value, sink: &mut Sink<'_>) -> Option<u64> {
             return value.wrong(sink, "needs a unit", help);
         }
         (other, Ok(number)) => {
-            let help = match other.to_ascii_lowercase().as_str() {
+            let help = match other.trim().to_ascii_lowercase().as_str() {
                 "b" | "byte" | "bytes" => format!("write \"{number}B\""),
                 "k" | "kb" | "kib" => format!("write \"{number}KiB\""),
                 "m" | "mb" | "mib" => format!("write \"{number}MiB\""),
@@ -111,9 +111,8 @@ fn split(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-'))
         .unwrap_or(text.len());
-    let (digits, unit) = text.split_at(end);
-    // "30 s" falls to the units, so that the answer shows how to write it.
-    (digits, unit)
+    // A blank stays with the unit, so that the answer to "30 s" shows how to write it.
+    text.split_at(end)
 }
 
 fn bare_duration(digits: &str) -> String {

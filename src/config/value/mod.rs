@@ -262,7 +262,8 @@ pub(super) fn address(value: &Value, sink: &mut Sink<'_>) -> Option<SocketAddr> 
     if let Ok(address) = text.parse() {
         return Some(address);
     }
-    let help = if let Some(port) = text.strip_prefix(':') {
+    let is_port = |text: &&str| text.parse::<u16>().is_ok();
+    let help = if let Some(port) = text.strip_prefix(':').filter(is_port) {
         format!("write \"0.0.0.0:{port}\" for every address of the machine")
     } else if let Some(port) = text.strip_prefix("localhost:") {
         format!("host names are not looked up here: write \"127.0.0.1:{port}\"")
