@@ -71,13 +71,28 @@ fn is_protected(name: &str, policy: &Policy) -> bool {
 /// Removes what ends at this hop. `Trailer` and `TE` are the caller's to set again.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<_> = nominated(headers).collect();
-    for name in named {
-        if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
-            headers.remove(name);
-        }
+    retain(headers, |name| {
+        !HOP_BY_HOP.contains(&name.as_str())
+            && !named.iter().any(|nominated| name.as_str() == nominated)
+    });
+}
+
+/// Keeps the fields that `keep` accepts, in their order: `HeaderMap::remove` would move others.
+pub fn retain(headers: &mut HeaderMap, keep: impl Fn(&HeaderName) -> bool) {
+    if headers.keys().all(&keep) {
+        return;
     }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
+    let all = std::mem::take(headers);
+    headers.reserve(all.keys_len());
+    let mut current = None;
+    for (name, value) in all {
+        // A repeated field comes with its name only once.
+        if let Some(name) = name {
+            current = keep(&name).then_some(name);
+        }
+        if let Some(name) = &current {
+            headers.append(name, value);
+        }
     }
 }
 

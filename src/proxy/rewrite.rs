@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::request::Target;
 use super::{HostHeader, Settings, Underscores};
 use crate::idempotency::headers::{
-    OWN_RESPONSE_FIELDS, accepts_trailers, forbidden_in_trailers, remove_hop_by_hop,
+    OWN_RESPONSE_FIELDS, accepts_trailers, forbidden_in_trailers, remove_hop_by_hop, retain,
 };
 use crate::idempotency::policy::{KeyUpstream, Policy};
 
@@ -65,15 +65,12 @@ pub(super) fn to_upstream(
 
 /// What a covered request has beside that (R9, R12, R28).
 pub(super) fn covered(parts: &mut Parts, policy: &Policy) {
-    parts.headers.remove(header::EXPECT);
-    // The body is sent whole: its length is ours to say.
-    parts.headers.remove(header::CONTENT_LENGTH);
-    if policy.key.upstream == KeyUpstream::Strip {
-        parts.headers.remove(&policy.key.header);
-        for alias in &policy.key.aliases {
-            parts.headers.remove(alias);
-        }
-    }
+    let strip = policy.key.upstream == KeyUpstream::Strip;
+    retain(&mut parts.headers, |name| {
+        let is_key = policy.key.header == name || policy.key.aliases.contains(name);
+        // The body is sent whole: its length is ours to say.
+        *name != header::EXPECT && *name != header::CONTENT_LENGTH && !(strip && is_key)
+    });
 }
 
 fn origin_form(uri: &Uri) -> Uri {
@@ -83,14 +80,7 @@ fn origin_form(uri: &Uri) -> Uri {
 
 /// R5: upstreams fold `_` and `-`, so such a name could pass for another.
 fn drop_underscores(headers: &mut HeaderMap) {
-    let names: Vec<_> = headers
-        .keys()
-        .filter(|name| name.as_str().contains('_'))
-        .cloned()
-        .collect();
-    for name in names {
-        headers.remove(name);
-    }
+    retain(headers, |name| !name.as_str().contains('_'));
 }
 
 fn forwarded(headers: &mut HeaderMap, target: &Target, peer: SocketAddr, trusted: bool) {
@@ -143,12 +133,9 @@ pub(super) fn to_client(
         parts.headers.remove(header::CONTENT_LENGTH);
     }
     remove_hop_by_hop(&mut parts.headers);
-    for name in OWN_RESPONSE_FIELDS {
-        parts.headers.remove(name);
-    }
-    if let Some(marker) = marker {
-        parts.headers.remove(marker);
-    }
+    retain(&mut parts.headers, |name| {
+        !OWN_RESPONSE_FIELDS.contains(&name.as_str()) && marker != Some(name)
+    });
     if !parts.headers.contains_key(header::DATE) {
         parts.headers.insert(header::DATE, now);
     }
@@ -156,14 +143,7 @@ pub(super) fn to_client(
 
 /// R27: trailers without the names that may not stand there.
 pub(super) fn trailers(mut fields: HeaderMap) -> Option<HeaderMap> {
-    let forbidden: Vec<_> = fields
-        .keys()
-        .filter(|name| forbidden_in_trailers(name))
-        .cloned()
-        .collect();
-    for name in forbidden {
-        fields.remove(name);
-    }
+    retain(&mut fields, |name| !forbidden_in_trailers(name));
     (!fields.is_empty()).then_some(fields)
 }
 

@@ -11,6 +11,7 @@ use super::capture::{Captured, Feed, location};
 use super::exchange::{Ended, Exchange};
 use super::retries::confirm;
 use super::{Protection, Reply, answer};
+use crate::idempotency::headers::retain;
 use crate::idempotency::record::{FailedWhy, HeldProblem, State, UnknownWhy};
 use crate::idempotency::transition::Held;
 use crate::idempotency::{Exchange as Happened, Operation, Outcome, RecordKey, Settlement, settle};
@@ -355,10 +356,10 @@ fn whole(
     trailers: Option<HeaderMap>,
     held: Option<Reservation>,
 ) -> Response<Body> {
-    let mut response = Response::from_parts(head, Body::held(body, trailers, held));
+    let mut head = head;
     // Framing is our own.
-    response.headers_mut().remove(header::CONTENT_LENGTH);
-    response
+    retain(&mut head.headers, |name| *name != header::CONTENT_LENGTH);
+    Response::from_parts(head, Body::held(body, trailers, held))
 }
 
 /// `Retry-After` in seconds; 0 where it is a date or nonsense.
