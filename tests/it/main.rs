@@ -5,6 +5,9 @@
 
 mod basics;
 mod config;
+mod crashes;
+mod duplicates;
+mod outcomes;
 mod store_contract;
 mod support;
 

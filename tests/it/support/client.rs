@@ -95,6 +95,11 @@ impl Client {
         self.stream.write_all(octets).unwrap();
     }
 
+    /// Writes to a peer that may be gone.
+    pub fn try_write(&mut self, octets: &[u8]) {
+        let _gone = self.stream.write_all(octets);
+    }
+
     /// The next whole answer; `None` where the connection ends before it.
     pub fn answer(&mut self) -> Option<Answer> {
         read_answer(&mut self.stream, &mut self.buffer, false)
