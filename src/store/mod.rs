@@ -21,6 +21,7 @@
 pub mod file;
 pub mod memory;
 mod open;
+pub mod redis;
 
 use std::fmt;
 use std::future::Future;
@@ -33,6 +34,7 @@ use thiserror::Error;
 
 use crate::idempotency::{Operation, Outcome, RecordKey};
 
+pub use self::redis::RedisStores;
 pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use open::Stores;

@@ -3,6 +3,7 @@
 // Helpers of tests are tests too; clippy's exception knows only functions marked as such.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod redis_faults;
 mod store_contract;
 mod support;
 
