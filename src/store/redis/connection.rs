@@ -273,6 +273,13 @@ impl Live {
         let asked = redis::cmd("INFO").arg("server").to_owned();
         let said = connection.clone().send_packed_command(&asked).await;
         let said = said.map_err(|error| errors::not_connected(&target.address, &error))?;
+        // Whom `INFO` is not allowed can work all the same; any other refusal is one of everything.
+        match &said {
+            Value::ServerError(error) if errors::code(error) != "NOPERM" => {
+                return Err(errors::answered(error));
+            }
+            _ => {}
+        }
         Ok(Self {
             connection,
             driver,

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn only_a_server_that_keeps_records_is_fit() {
-        let fit = |text, allow| info(text).fit("redis://h:1", allow);
+        let fit = |text: &str, allow| info(text).fit("redis://h:1", allow);
         let good = "redis_version:7.0.1\r\nmaxmemory_policy:noeviction\r\n";
         assert_eq!(fit(good, false).unwrap(), Vec::<String>::new());
         for policy in ["allkeys-lru", "volatile-ttl", "volatile-lru"] {

@@ -1,5 +1,6 @@
 //! A real Redis (or Valkey) on a free port in a temporary folder, gone when it is dropped.
 
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -114,6 +115,14 @@ impl Redis {
         self.try_cli(command).expect("the server replies")
     }
 
+    /// Sends one command and does not wait for it; the connection lives as long as the answer.
+    pub(crate) fn send(&self, command: &[&str]) -> TcpStream {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        let packed = redis::Cmd::new().arg(command).get_packed_command();
+        stream.write_all(&packed).unwrap();
+        stream
+    }
+
     fn try_cli(&self, command: &[&str]) -> redis::RedisResult<Value> {
         let mut connection = self.connection()?;
         let mut packed = redis::Cmd::new();
@@ -190,7 +199,7 @@ impl Redis {
             }
             // Any reply but LOADING says that it is there, a demand for a password too.
             match self.try_cli(&["PING"]) {
-                Err(error) if error.code() == Some("LOADING") => {}
+                Ok(Value::ServerError(error)) if error.code() == "LOADING" => {}
                 Err(error) if error.is_io_error() => {}
                 _ => return true,
             }
