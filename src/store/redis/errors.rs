@@ -98,3 +98,89 @@ pub(super) fn odd(what: &str) -> StoreError {
     let message = format!("Redis answered {what} with something else");
     StoreError::maybe_sent(StoreErrorKind::Internal, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+    use crate::store::Delivery;
+
+    fn server(line: &str) -> ServerError {
+        match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => error,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_refusal_has_its_kind_and_proves_that_nothing_happened() {
+        use StoreErrorKind::{Full, Refused, Unavailable, Unreadable};
+        for (line, kind) in [
+            ("LOADING Redis is loading the dataset in memory", Refused),
+            (
+                "READONLY You can't write against a read only replica.",
+                Refused,
+            ),
+            ("MISCONF Redis is configured to save RDB snapshots", Refused),
+            ("NOREPLICAS Not enough good replicas to write.", Refused),
+            ("BUSY Redis is busy running a script.", Refused),
+            ("MASTERDOWN Link with MASTER is down", Refused),
+            ("TRYAGAIN Multiple keys request during rehashing", Refused),
+            ("CLUSTERDOWN The cluster is down", Refused),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                Full,
+            ),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind",
+                Unreadable,
+            ),
+            ("NOAUTH Authentication required.", Unavailable),
+            ("WRONGPASS invalid username-password pair", Unavailable),
+            ("NOPERM this user has no permissions", Unavailable),
+            // Redis 6.2, from inside a script.
+            (
+                "ERR Error running script (call to f_1): @user_script:2: WRONGTYPE Operation",
+                Unreadable,
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:4: @user_script: 4: -OOM \
+                 command not allowed when used memory > 'maxmemory'.",
+                Full,
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:4: @user_script: 4: \
+                 -READONLY You can't write against a read only replica.",
+                Refused,
+            ),
+        ] {
+            let error = answered(&server(line));
+            assert_eq!(
+                (error.kind, error.delivery),
+                (kind, Delivery::NotSent),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_nobody_knows_proves_nothing() {
+        for line in [
+            "ERR value is not an integer",
+            "STRANGE things",
+            "ERR the OOM killer came",
+        ] {
+            let error = answered(&server(line));
+            assert_eq!(error.kind, StoreErrorKind::Internal, "{line}");
+            assert_eq!(error.delivery, Delivery::MaybeSent, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_error_about_rights_quotes_nobody() {
+        let error = answered(&server("NOPERM User alice has no permissions to run 'set'"));
+        assert!(!error.message.contains("alice"), "{error}");
+        assert!(error.message.contains("NOPERM"), "{error}");
+    }
+}

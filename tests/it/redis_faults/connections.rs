@@ -59,7 +59,7 @@ async fn a_connection_lost_under_a_command_leaves_it_open() {
         tokio::spawn(async move { store.apply(key(1), claim('a')).await })
     };
     eventually("the server holds the command", async || {
-        clients(&bench.server).contains("cmd=set ")
+        bench.server.clients().contains("cmd=set ")
     })
     .await;
     bench.server.kill();
@@ -131,7 +131,7 @@ async fn many_callers_make_one_connection() {
     // One is the store's, one is the question itself.
     assert_eq!(received() - before, 2);
 
-    let large = settle('a', 1, completed_with(&[1; 70_000]));
+    let large = settle('a', 1, completed_with(&vec![1; 70_000]));
     assert_eq!(apply(&store, 1, large).await.unwrap(), "stored");
     assert_eq!(received() - before, 4, "large values have their own");
 }
@@ -154,13 +154,6 @@ async fn a_caller_that_leaves_does_not_undo_the_attempt() {
     store.ping().await.unwrap();
     // The first caller's attempt served the second: at most that one connection and the questions.
     assert!(received(&bench.server) - before <= 2);
-}
-
-fn clients(server: &Redis) -> String {
-    let redis::Value::BulkString(list) = server.cli(&["CLIENT", "LIST"]) else {
-        panic!("a list of clients");
-    };
-    String::from_utf8(list).unwrap()
 }
 
 fn received(server: &Redis) -> u64 {

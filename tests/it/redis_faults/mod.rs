@@ -2,6 +2,7 @@
 //! the caller of the store.
 
 mod connections;
+mod dialects;
 mod fitness;
 mod records;
 mod refusals;
@@ -16,7 +17,7 @@ use retrysafe::store::{RedisStores, Settings, Store, StoreError, StoreErrorKind,
 use tokio::time::Instant;
 
 use crate::store_contract::operations::words;
-use crate::support::redis::{PATIENCE, Redis, settings, stores};
+use crate::support::redis::{Flavour, PATIENCE, Redis, settings, stores};
 
 /// A server and a handle that has talked to it.
 struct Bench {
@@ -28,7 +29,11 @@ struct Bench {
 impl Bench {
     /// `None` where no server is installed.
     async fn start(arguments: &[&str]) -> Option<Self> {
-        let server = Redis::start(arguments)?;
+        Self::start_flavour(Flavour::Installed, arguments).await
+    }
+
+    async fn start_flavour(flavour: Flavour, arguments: &[&str]) -> Option<Self> {
+        let server = Redis::start_flavour(flavour, arguments)?;
         let stores = stores(&server);
         let store = stores.handle();
         store.ping().await.unwrap();

@@ -3,7 +3,7 @@
 
 use retrysafe::store::StoreErrorKind;
 
-use super::{Bench, apply, key, name};
+use super::{Bench, apply, eventually, key, name};
 use crate::store_contract::operations::*;
 
 #[tokio::test]
@@ -152,6 +152,41 @@ async fn a_claim_and_its_abandon_may_overtake_each_other() {
         let next = bench.says(number, claim('b')).await;
         assert!(next.starts_with("acquired "), "{next}");
     }
+}
+
+#[tokio::test]
+async fn a_renewal_between_look_and_takeover_keeps_the_lease() {
+    let Some(bench) = Bench::start(&[]).await else {
+        return;
+    };
+    assert_eq!(bench.says(1, claim('a')).await, "acquired 1");
+    assert_eq!(bench.says(9, take_over('b', seen('a', 1))).await, "absent");
+    assert_eq!(bench.says(9, renew('b', 1, false)).await, "lease lost");
+    // Two leases and more have passed.
+    let left = (IN_FLIGHT - 2 * LEASE - 100) * 1_000;
+    bench.server.cli(&["PEXPIRE", &name(1), &left.to_string()]);
+    // Reading goes on, writing waits: first the renewal, then the takeover that saw it lapsed.
+    bench.server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let waiting = async |count: usize| {
+        eventually("the server holds the commands", async || {
+            let clients = bench.server.clients();
+            clients.matches("flags=b").count() == count
+        })
+        .await;
+    };
+    let renewing = {
+        let store = bench.stores.handle();
+        tokio::spawn(async move { apply(&store, 1, renew('a', 1, true)).await })
+    };
+    waiting(1).await;
+    let taking = {
+        let store = bench.stores.handle();
+        tokio::spawn(async move { apply(&store, 1, take_over('b', seen('a', 1))).await })
+    };
+    waiting(2).await;
+    bench.server.cli(&["CLIENT", "UNPAUSE"]);
+    assert_eq!(renewing.await.unwrap().unwrap(), "stored");
+    assert_eq!(taking.await.unwrap().unwrap(), "held in_flight a1");
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ async fn full_memory_refuses_leases_and_records_finished_work() {
     assert_eq!(take_over.kind, StoreErrorKind::Full);
     // Work that is done is written down, whatever it costs.
     assert_eq!(bench.says(2, renew('a', 1, true)).await, "stored");
-    let large = settle('a', 1, completed_with(&[7; 100_000]));
+    let large = settle('a', 1, completed_with(&vec![7; 100_000]));
     assert_eq!(bench.says(2, large).await, "stored");
     assert_eq!(bench.says(2, claim('b')).await, "held completed a1");
     let lost = settle('c', 1, completed());

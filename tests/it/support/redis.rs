@@ -149,6 +149,14 @@ impl Redis {
             .unwrap_or_default()
     }
 
+    /// `CLIENT LIST`, a line for each.
+    pub(crate) fn clients(&self) -> String {
+        let Value::BulkString(list) = self.cli(&["CLIENT", "LIST"]) else {
+            panic!("a list of clients");
+        };
+        String::from_utf8(list).unwrap()
+    }
+
     /// Kills it as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
