@@ -35,7 +35,7 @@ pub const CONFIG: u8 = 78;
 #[derive(Debug, Parser)]
 #[command(version, about, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
-    /// The configuration file [default: RETRYSAFE_CONFIG, else ./config.toml]
+    /// The configuration file [default: `RETRYSAFE_CONFIG`, else `./config.toml`]
     #[arg(long, short, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]

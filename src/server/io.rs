@@ -92,7 +92,7 @@ impl TimedIo {
 
     fn arm_read(&mut self) -> bool {
         let turn = self.turns.now();
-        if turn % 2 == 1 {
+        if !turn.is_multiple_of(2) {
             return false;
         }
         if self.reading.0 != turn {
@@ -106,7 +106,7 @@ impl TimedIo {
 
     fn head_began(&mut self) {
         let turn = self.turns.now();
-        if turn % 2 == 0 && self.reading != (turn, true) {
+        if turn.is_multiple_of(2) && self.reading != (turn, true) {
             self.reading = (turn, true);
             self.read_clock
                 .as_mut()

@@ -133,7 +133,7 @@ fn sigterm_lets_exchanges_finish_and_waiters_go() {
     let first = thread::spawn(move || pay(addr, "k", "x"));
     upstream.wait_calls(1);
     let waiter = thread::spawn(move || pay(addr, "k", "x"));
-    sidecar.wait_metric("retrysafe_waiting", |waiting| waiting == 1.0);
+    sidecar.wait_metric("retrysafe_waiting", |waiting| waiting == 1);
     sidecar.signal("TERM");
     sidecar.wait_log("\"event\":\"draining\"");
     assert_eq!(client::get(sidecar.health, "/readyz").status, 503);

@@ -15,7 +15,7 @@ fn gated() -> (Gate, Upstream) {
     (gate, upstream)
 }
 
-fn waiting(sidecar: &Sidecar, count: f64) {
+fn waiting(sidecar: &Sidecar, count: u64) {
     sidecar.wait_metric("retrysafe_waiting", |waiting| waiting >= count);
 }
 
@@ -27,7 +27,7 @@ fn two_hundred_at_once_are_one_execution_and_equal_answers() {
     let tries: Vec<_> = (0..200)
         .map(|_| thread::spawn(move || pay(addr, "k", "x")))
         .collect();
-    waiting(&sidecar, 199.0);
+    waiting(&sidecar, 199);
     gate.open();
     let answers: Vec<_> = tries
         .into_iter()
@@ -109,7 +109,7 @@ fn too_many_waiters_get_409_at_once() {
     let two: Vec<_> = (0..2)
         .map(|_| thread::spawn(move || pay(addr, "k", "x")))
         .collect();
-    waiting(&sidecar, 2.0);
+    waiting(&sidecar, 2);
     assert_eq!(pay(addr, "k", "x").status, 409);
     gate.open();
     first.join().unwrap();
@@ -134,7 +134,7 @@ fn who_waited_for_a_released_key_gets_409_with_the_upstreams_delay() {
     let first = thread::spawn(move || pay(addr, "k", "x"));
     upstream.wait_calls(1);
     let second = thread::spawn(move || pay(addr, "k", "x"));
-    waiting(&sidecar, 1.0);
+    waiting(&sidecar, 1);
     gate.open();
     assert_eq!(first.join().unwrap().status, 429);
     let second = second.join().unwrap();
@@ -153,7 +153,7 @@ fn a_client_that_resets_while_the_upstream_works_changes_nothing() {
     client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
     upstream.wait_calls(1);
     client.reset();
-    sidecar.wait_metric("retrysafe_connections", |open| open == 0.0);
+    sidecar.wait_metric("retrysafe_connections", |open| open == 0);
     gate.open();
     let again = pay(sidecar.addr, "k", "x");
     assert_eq!((again.status, again.text().as_str()), (201, "n=1"));
@@ -196,9 +196,9 @@ fn a_client_that_is_gone_while_connecting_leaves_the_key_free() {
     let sidecar = Plan::new(addr, &tables).start();
     let mut client = Client::connect(sidecar.addr);
     client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
-    sidecar.wait_metric("retrysafe_in_flight", |running| running == 1.0);
+    sidecar.wait_metric("retrysafe_in_flight", |running| running == 1);
     client.reset();
-    sidecar.wait_metric("retrysafe_in_flight", |running| running == 0.0);
+    sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
     drop(fills);
     let upstream = Upstream::on(listener, |_, _| vec![reply(201, &[], "ok")]);
     let again = pay(sidecar.addr, "k", "x");

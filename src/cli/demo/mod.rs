@@ -43,7 +43,7 @@ async fn play(keep: bool) -> Result<(), String> {
     printer.opening(proxy, api.address);
     let told = scenes::play(&printer, proxy, &api).await;
     if told.is_ok() && keep {
-        printer.keep(proxy);
+        Printer::keep(proxy);
         let _interrupted = tokio::signal::ctrl_c().await.is_ok();
     }
     let _running = stop.send(()).is_ok();

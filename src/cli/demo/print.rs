@@ -66,7 +66,7 @@ impl Printer {
     }
 
     /// How to go on by hand.
-    pub(super) fn keep(&self, proxy: SocketAddr) {
+    pub(super) fn keep(proxy: SocketAddr) {
         println!();
         println!("Still running. Try, more than once, in another terminal (Ctrl-C ends it):");
         println!();

@@ -24,7 +24,7 @@ fn answer() -> Answer {
 }
 
 fn held(state: State, age: u64) -> Held {
-    let retention = Duration::from_secs(600);
+    let retention = Duration::from_mins(10);
     let record = Record {
         owner: Owner([1; 16]),
         attempt: 2,

@@ -11,7 +11,7 @@ const ME: Owner = Owner([1; 16]);
 const OTHER: Owner = Owner([2; 16]);
 const THIRD: Owner = Owner([3; 16]);
 const LEASE: Duration = Duration::from_secs(30);
-const KEPT: Duration = Duration::from_secs(600);
+const KEPT: Duration = Duration::from_mins(10);
 const NOW: u64 = 1_000_000;
 
 fn fingerprint() -> Fingerprint {
@@ -107,7 +107,7 @@ fn record(owner: Owner, state: State) -> Record {
 fn entry(owner: Owner, state: State, age: Duration) -> Entry {
     Entry {
         record: record(owner, state),
-        ends_at: NOW + millis(KEPT - age),
+        ends_at: NOW + millis(KEPT.saturating_sub(age)),
     }
 }
 
