@@ -9,8 +9,10 @@ mod basics;
 mod config;
 mod crashes;
 mod duplicates;
+mod outages;
 mod outcomes;
 mod redis_faults;
+mod replicas;
 mod store_contract;
 mod support;
 
