@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod basics;
+mod commands;
 mod config;
 mod crashes;
 mod duplicates;
