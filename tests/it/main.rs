@@ -10,12 +10,15 @@ mod commands;
 mod config;
 mod crashes;
 mod duplicates;
+mod limits;
 mod outages;
 mod outcomes;
+mod passthrough;
 mod redis_faults;
 mod replicas;
 mod store_contract;
 mod support;
+mod wire;
 
 #[test]
 fn every_module_file_is_listed() {
