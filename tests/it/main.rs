@@ -5,6 +5,7 @@
 
 mod basics;
 mod config;
+mod conformance;
 mod store_contract;
 mod support;
 
