@@ -101,7 +101,9 @@ fn entries(stand_back: &StandBack) -> Vec<Entry> {
     for (file, text, play) in FILES {
         let cases: Vec<Value> = serde_json::from_str(text).unwrap();
         for case in cases {
-            let listed = stand_back.get(file).is_some_and(|ids| ids.contains_key(id(&case)));
+            let listed = stand_back
+                .get(file)
+                .is_some_and(|ids| ids.contains_key(id(&case)));
             entries.push(Entry {
                 file,
                 case,
@@ -162,7 +164,9 @@ fn every_case_holds_or_stands_back_with_a_reason() {
         match (entry.stands_back, result) {
             (true, Err(_)) => count.1 += 1,
             (true, Ok(())) => {
-                faults.push(format!("{name} passes: take it from tests/cases/not-yet.json"));
+                faults.push(format!(
+                    "{name} passes: take it from tests/cases/not-yet.json"
+                ));
             }
             (false, Ok(())) => count.0 += 1,
             (false, Err(lines)) => {
@@ -175,9 +179,17 @@ fn every_case_holds_or_stands_back_with_a_reason() {
     for (file, (ran, back)) in &counts {
         println!("{file}: {ran} cases ran, {back} not yet");
     }
-    assert!(faults.is_empty(), "{} faults\n{}", faults.len(), faults.join("\n"));
+    assert!(
+        faults.is_empty(),
+        "{} faults\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
     assert!(counts.values().all(|(ran, _)| *ran > 0), "nothing ran");
-    assert!(one.is_some() || counts.len() == FILES.len(), "a file is empty");
+    assert!(
+        one.is_some() || counts.len() == FILES.len(),
+        "a file is empty"
+    );
 }
 
 #[test]
@@ -194,7 +206,10 @@ fn what_stands_back_exists_and_has_an_allowed_reason() {
             assert!(REASONS.contains(&reason.as_str()), "{listed}: {reason}");
         }
     }
-    let mut names: Vec<_> = all.iter().map(|entry| (entry.file, id(&entry.case))).collect();
+    let mut names: Vec<_> = all
+        .iter()
+        .map(|entry| (entry.file, id(&entry.case)))
+        .collect();
     names.sort_unstable();
     let before = names.len();
     names.dedup();

@@ -61,7 +61,10 @@ fn unhex(text: &str) -> Vec<u8> {
         .chars()
         .map(|digit| u8::try_from(digit.to_digit(16).expect("a hex digit")).unwrap())
         .collect();
-    digits.chunks(2).map(|pair| pair[0] * 16 + pair[1]).collect()
+    digits
+        .chunks(2)
+        .map(|pair| pair[0] * 16 + pair[1])
+        .collect()
 }
 
 /// `{"hex": ...}`.

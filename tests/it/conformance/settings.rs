@@ -307,9 +307,15 @@ impl ReportWords {
             "policy.in_flight_wait",
             wait(Some(&self.in_flight), self.wait_ms)?,
         );
-        let (classes, statuses): (Vec<_>, Vec<_>) =
-            self.do_not_record.iter().partition(|status| *status == "5xx");
-        let on_5xx = if classes.is_empty() { "record" } else { "release" };
+        let (classes, statuses): (Vec<_>, Vec<_>) = self
+            .do_not_record
+            .iter()
+            .partition(|status| *status == "5xx");
+        let on_5xx = if classes.is_empty() {
+            "record"
+        } else {
+            "release"
+        };
         out.set("policy.on_5xx", on_5xx);
         let statuses = statuses.iter().map(|status| status.parse::<i64>());
         let statuses = statuses.collect::<Result<Vec<_>, _>>();

@@ -231,7 +231,10 @@ impl Wire {
         }
         let mut octets = [0; 65536];
         let left = self.until.saturating_duration_since(Instant::now());
-        let gone = self.go_away.as_ref().is_some_and(|flag| flag.load(Ordering::Acquire));
+        let gone = self
+            .go_away
+            .as_ref()
+            .is_some_and(|flag| flag.load(Ordering::Acquire));
         if gone {
             let socket = socket2::SockRef::from(&self.stream);
             socket.set_linger(Some(Duration::ZERO)).unwrap();
@@ -240,7 +243,11 @@ impl Wire {
             self.stop = Some(Stop::Late);
             return;
         }
-        let wait = if self.go_away.is_some() { left.min(GLANCE) } else { left };
+        let wait = if self.go_away.is_some() {
+            left.min(GLANCE)
+        } else {
+            left
+        };
         self.stream.set_read_timeout(Some(wait)).unwrap();
         match self.stream.read(&mut octets) {
             Ok(0) => self.stop = Some(Stop::End),
@@ -277,7 +284,10 @@ impl Wire {
         if !got.lines("transfer-encoding").is_empty() {
             return self.chunked(got);
         }
-        let length = got.lines("content-length").first().map(|length| length.parse());
+        let length = got
+            .lines("content-length")
+            .first()
+            .map(|length| length.parse());
         match length {
             Some(length) => self.take(got, length.unwrap_or(0)),
             None => self.to_the_end(got),

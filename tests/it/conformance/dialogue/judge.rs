@@ -184,9 +184,14 @@ fn content(expected: &Value, got: &Got, answers: &Answers) -> Result<(), String>
     let map = expected.as_object();
     let expected_octets = match map.and_then(|map| map.iter().next()) {
         Some((word, value)) if word == "equals_step" => {
-            let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+            let number = value
+                .as_u64()
+                .and_then(|number| usize::try_from(number).ok());
             let answer = number.and_then(|number| answers.get(&number));
-            answer.ok_or("equals_step names no earlier step")?.body.clone()
+            answer
+                .ok_or("equals_step names no earlier step")?
+                .body
+                .clone()
         }
         Some((word, Value::Object(members))) if word == "json" => return json(members, got),
         _ => body(expected)?.unwrap_or_default(),

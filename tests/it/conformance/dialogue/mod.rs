@@ -117,7 +117,11 @@ pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
     };
     let mut later = Some(start);
     let is_down = case.config.proxy.is_upstream_down().map_err(one)?;
-    let upstream = if is_down { None } else { later.take().map(|start| start()) };
+    let upstream = if is_down {
+        None
+    } else {
+        later.take().map(|start| start())
+    };
     let stage = Arc::new(Stage {
         sidecar: plan.start(),
         upstream: Mutex::new(upstream),
@@ -166,7 +170,10 @@ impl Stage {
 
     fn end(&self, thread: JoinHandle<()>) {
         if thread.join().is_err() {
-            self.faults.lock().unwrap().push("a step broke off".to_owned());
+            self.faults
+                .lock()
+                .unwrap()
+                .push("a step broke off".to_owned());
         }
     }
 
@@ -261,7 +268,11 @@ impl Send {
         }
         let method = self.method.as_deref().ok_or("a request without a method")?;
         let path = self.path.as_deref().ok_or("a request without a path")?;
-        let has = |name: &str| self.headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
+        let has = |name: &str| {
+            self.headers
+                .iter()
+                .any(|(key, _)| key.eq_ignore_ascii_case(name))
+        };
         let mut head = latin1(&format!("{method} {path} HTTP/1.1\r\n"));
         if !has("host") {
             head.extend(b"Host: api.example.test\r\n");

@@ -45,7 +45,9 @@ fn number(value: &Value) -> u64 {
 
 fn texts(value: &Value) -> Vec<&str> {
     let list = value.as_array().expect("a list");
-    list.iter().map(|text| text.as_str().expect("text")).collect()
+    list.iter()
+        .map(|text| text.as_str().expect("text"))
+        .collect()
 }
 
 fn has_status(value: &Value, status: u16) -> bool {
@@ -115,8 +117,14 @@ impl Stage {
             let hits = hits.filter(|seen| when.matches(&seen.method, &seen.target));
             ("hits", hits.count())
         } else if let Some(path) = check.get("partial_hits") {
-            let cut = self.upstream.as_ref().map(Upstream::cut).unwrap_or_default();
-            let cut = cut.iter().filter(|target| Value::from(target.as_str()) == *path);
+            let cut = self
+                .upstream
+                .as_ref()
+                .map(Upstream::cut)
+                .unwrap_or_default();
+            let cut = cut
+                .iter()
+                .filter(|target| Value::from(target.as_str()) == *path);
             ("partial_hits", cut.count())
         } else if check.contains_key("concurrency") {
             let when = count(check.get("concurrency"))?;
@@ -136,19 +144,27 @@ impl Stage {
     }
 
     fn seen(&self) -> Vec<Seen> {
-        self.upstream.as_ref().map(Upstream::seen).unwrap_or_default()
+        self.upstream
+            .as_ref()
+            .map(Upstream::seen)
+            .unwrap_or_default()
     }
 
     fn answer(&self, name: &str) -> Result<Got, String> {
         let answers = self.answers.lock().unwrap();
-        answers.get(name).cloned().ok_or(format!("no step is called {name}"))
+        answers
+            .get(name)
+            .cloned()
+            .ok_or(format!("no step is called {name}"))
     }
 
     fn any(&self, ways: &Value, check: &Check) -> Held {
         let mut faults = Vec::new();
         for way in ways.as_array().ok_or(unknown("any", check))? {
             let way = way.as_array().ok_or(unknown("any", check))?;
-            let mut checks = way.iter().map(|check| self.check(check.as_object().unwrap()));
+            let mut checks = way
+                .iter()
+                .map(|check| self.check(check.as_object().unwrap()));
             match checks.find_map(Result::err) {
                 None => return Ok(()),
                 Some(fault) => faults.push(fault),
@@ -178,7 +194,8 @@ impl Stage {
         if same {
             hold(other.ending == Ending::Whole, check, other.ending)?;
         }
-        for field in texts(&check["fields"]) {
+        let fields = check.get("fields").map_or(vec!["body"], texts);
+        for field in fields {
             let (equal, shown) = match field {
                 "status" => (
                     one.status == other.status,
@@ -206,7 +223,10 @@ impl Stage {
 
     fn group(&self, name: &str, check: &Check) -> Held {
         let names = self.groups.get(name).ok_or(unknown(name, check))?;
-        let all: Vec<Got> = names.iter().map(|name| self.answer(name)).collect::<Result<_, _>>()?;
+        let all: Vec<Got> = names
+            .iter()
+            .map(|name| self.answer(name))
+            .collect::<Result<_, _>>()?;
         let statuses: Vec<u16> = all.iter().map(|got| got.status).collect();
         for (word, value) in check {
             let holds = match word.as_str() {
@@ -225,7 +245,9 @@ impl Stage {
                     bodies.dedup();
                     bodies.len() <= 1
                 }
-                "max_ms" => all.iter().all(|got| got.took.as_millis() <= u128::from(number(value))),
+                "max_ms" => all
+                    .iter()
+                    .all(|got| got.took.as_millis() <= u128::from(number(value))),
                 word => return Err(unknown(word, check)),
             };
             hold(holds, check, (word, &statuses))?;
@@ -240,8 +262,9 @@ impl Stage {
             serde_json::from_value(wanted.into()).map_err(|error| error.to_string())?;
         let seen = self.seen();
         let mut matching = seen.iter();
-        let mut matching =
-            matching.by_ref().filter(|seen| when.matches(&seen.method, &seen.target));
+        let mut matching = matching
+            .by_ref()
+            .filter(|seen| when.matches(&seen.method, &seen.target));
         let nth = usize::try_from(nth - 1).unwrap();
         let Some(seen) = matching.nth(nth) else {
             return hold(false, check, "no such request");
@@ -263,7 +286,11 @@ impl Stage {
                 "no_framing" => framings(&seen.headers) == 0,
                 word => return Err(unknown(word, check)),
             };
-            hold(holds, check, (&seen.target, &seen.headers, shown(&seen.body)))?;
+            hold(
+                holds,
+                check,
+                (&seen.target, &seen.headers, shown(&seen.body)),
+            )?;
         }
         Ok(())
     }
@@ -317,7 +344,11 @@ fn resp(got: &Got, check: &Check) -> Held {
             }
             word => return Err(unknown(word, check)),
         };
-        hold(holds, check, (word, got.ending, got.status, &got.fields, shown(&got.body)))?;
+        hold(
+            holds,
+            check,
+            (word, got.ending, got.status, &got.fields, shown(&got.body)),
+        )?;
     }
     Ok(())
 }

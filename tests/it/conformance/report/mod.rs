@@ -94,7 +94,11 @@ pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
     let idle = case.upstream.idle_close_ms.map(Duration::from_millis);
     let script = case.upstream.player(running.clone());
     let mut later = Some(move || reserved.start(idle, script));
-    let upstream = if initially_down { None } else { later.take().map(|start| start()) };
+    let upstream = if initially_down {
+        None
+    } else {
+        later.take().map(|start| start())
+    };
     let mut stage = Stage {
         sidecar: plan.start(),
         plan,

@@ -133,7 +133,10 @@ impl Stage {
             Step::Join(names) => names.iter().for_each(|name| threads.end(name)),
             Step::Abort(abort) if abort.how == "rst" => {
                 let thread = threads.0.iter().find(|(name, ..)| *name == abort.of);
-                thread.ok_or("abort of nothing")?.2.store(true, Ordering::Release);
+                thread
+                    .ok_or("abort of nothing")?
+                    .2
+                    .store(true, Ordering::Release);
                 threads.end(&abort.of);
             }
             Step::Abort(abort) => return Err(format!("unknown word abort {}", abort.how)),
@@ -169,7 +172,10 @@ impl Stage {
             let (answers, wires) = (self.answers.clone(), self.wires.clone());
             let filed = name.clone();
             let thread = std::thread::spawn(move || {
-                let kept = http.conn.as_ref().and_then(|conn| wires.lock().unwrap().remove(conn));
+                let kept = http
+                    .conn
+                    .as_ref()
+                    .and_then(|conn| wires.lock().unwrap().remove(conn));
                 let mut wire = kept.unwrap_or_else(|| Wire::open(addr));
                 let got = http.play(&mut wire, flag);
                 answers.lock().unwrap().insert(filed, got);
@@ -185,7 +191,10 @@ impl Stage {
     }
 
     fn raw(&self, raw: &Raw) {
-        let kept = raw.conn.as_ref().and_then(|conn| self.wires.lock().unwrap().remove(conn));
+        let kept = raw
+            .conn
+            .as_ref()
+            .and_then(|conn| self.wires.lock().unwrap().remove(conn));
         let mut wire = kept.unwrap_or_else(|| Wire::open(self.sidecar.addr));
         let limit = raw.timeout_ms.map_or(PATIENCE, Duration::from_millis);
         wire.begin(limit, None);
@@ -249,7 +258,11 @@ impl Http {
         wire.begin(limit, go_away);
         let body = self.body.as_ref().map(Blob::octets);
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
-        let has = |name: &str| self.headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
+        let has = |name: &str| {
+            self.headers
+                .iter()
+                .any(|(key, _)| key.eq_ignore_ascii_case(name))
+        };
         if !has("host") {
             head.push_str("Host: api.test\r\n");
         }

@@ -49,7 +49,10 @@ impl When {
     pub(super) fn matches(&self, method: &str, target: &str) -> bool {
         let path = target.split('?').next();
         self.method.as_deref().is_none_or(|wanted| wanted == method)
-            && self.path.as_deref().is_none_or(|wanted| Some(wanted) == path)
+            && self
+                .path
+                .as_deref()
+                .is_none_or(|wanted| Some(wanted) == path)
     }
 }
 
@@ -176,7 +179,11 @@ fn fill(text: &str, request: &Seen, number: usize) -> String {
     while let Some((before, rest)) = out.split_once("%hdr:") {
         let (name, after) = rest.split_once('%').expect("the end of %hdr:name%");
         let lines = lines(&request.headers, name);
-        let value = if lines.is_empty() { "-".to_owned() } else { lines.join(", ") };
+        let value = if lines.is_empty() {
+            "-".to_owned()
+        } else {
+            lines.join(", ")
+        };
         out = format!("{before}{value}{after}");
     }
     out
