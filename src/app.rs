@@ -147,24 +147,7 @@ impl App {
 
     /// Serves until `shutdown` returns, then drains (R31).
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Ending, AppError> {
-        tracing::info!(
-            event = "listening",
-            address = %self.proxy_addr,
-            health = %self.health_addr,
-            upstream = %format_args!(
-                "http://{}:{}",
-                self.config.proxy.upstream.host, self.config.proxy.upstream.port
-            ),
-            store = %self.config.store.url,
-            version = env!("CARGO_PKG_VERSION"),
-            "retrysafe is listening on {}", self.proxy_addr
-        );
-        if self.stores.one_replica_only() {
-            tracing::info!(
-                event = "one_replica_only",
-                "this store protects one replica only"
-            );
-        }
+        self.announce();
         first_check(&self.stores, self.options.require_ready).await?;
         let Self {
             config,
@@ -195,7 +178,6 @@ impl App {
             &config.server,
             self.health_listener,
             health.clone(),
-            &shared,
             stopping,
         )?;
         let control = Guarded::new(stores.handle(), breaker.clone());
@@ -204,32 +186,60 @@ impl App {
         health.started();
         shutdown.await;
         health.draining();
-        tracing::info!(event = "draining", running = shared.exchanges_running());
-        shared.phases.advance(Phase::Draining);
         drain.send_replace(true);
         let finished = async {
             let _all = all_served.recv().await.is_none();
             shared.exchanges_done().await;
         };
-        if tokio::time::timeout(config.server.drain, finished)
-            .await
-            .is_err()
-        {
-            // What still runs is cut towards the upstream first, then settled.
-            shared.phases.advance(Phase::Cut);
-            let grace = CUT_GRACE + config.store.timeout * 2;
-            let _late = tokio::time::timeout(grace, shared.exchanges_done())
-                .await
-                .is_err();
-        }
-        let running = shared.exchanges_running() as u64;
-        let left_behind = shared.left_behind() + running;
-        tracing::info!(event = "drained", left_behind);
+        let left_behind = end_exchanges(&config, &shared, finished).await;
         stop.send_replace(true);
         duties.abort();
         join(workers).await;
         Ok(Ending { left_behind })
     }
+
+    fn announce(&self) {
+        let upstream = &self.config.proxy.upstream;
+        tracing::info!(
+            event = "listening",
+            address = %self.proxy_addr,
+            health = %self.health_addr,
+            upstream = %format_args!("http://{}:{}", upstream.host, upstream.port),
+            store = %self.config.store.url,
+            version = env!("CARGO_PKG_VERSION"),
+            "retrysafe is listening on {}", self.proxy_addr
+        );
+        if self.stores.one_replica_only() {
+            tracing::info!(
+                event = "one_replica_only",
+                "this store protects one replica only"
+            );
+        }
+    }
+}
+
+/// R31: exchanges finish within the drain; what still runs then is cut. Answers how many records
+/// were left unresolved or unsettled.
+async fn end_exchanges(
+    config: &Config,
+    shared: &Shared,
+    finished: impl Future<Output = ()>,
+) -> u64 {
+    tracing::info!(event = "draining", running = shared.exchanges_running());
+    shared.phases.advance(Phase::Draining);
+    if tokio::time::timeout(config.server.drain, finished)
+        .await
+        .is_err()
+    {
+        shared.phases.advance(Phase::Cut);
+        let grace = CUT_GRACE + config.store.timeout * 2;
+        let _late = tokio::time::timeout(grace, shared.exchanges_done())
+            .await
+            .is_err();
+    }
+    let left_behind = shared.left_behind() + shared.exchanges_running() as u64;
+    tracing::info!(event = "drained", left_behind);
+    left_behind
 }
 
 /// One thread: a runtime with everything of its own.
@@ -283,7 +293,6 @@ fn serve_health(
     settings: &server::Settings,
     listener: StdListener,
     health: Arc<Health>,
-    shared: &Arc<Shared>,
     stopping: watch::Receiver<bool>,
 ) -> Result<(), AppError> {
     let listener =
@@ -295,10 +304,8 @@ fn serve_health(
     // Its connections are not the clients': they stay out of the figures.
     let uncounted = Arc::new(Metrics::new());
     let front = Front::new(&limited, uncounted, stopping);
-    let shared = shared.clone();
     tokio::spawn(front.serve(listener, move |request, _peer| {
         let response = health.answer(&request);
-        let _keep = &shared;
         async move { response }
     }));
     Ok(())
@@ -324,7 +331,7 @@ async fn first_check(stores: &Stores, require_ready: bool) -> Result<(), AppErro
 /// What exists once: sweeping, and the minute check.
 async fn duties(stores: Stores, breaker: Arc<Breaker>) {
     let mut sweep = tokio::time::interval(Duration::from_secs(1));
-    let mut check = tokio::time::interval(Duration::from_secs(60));
+    let mut check = tokio::time::interval(Duration::from_mins(1));
     check.tick().await;
     loop {
         tokio::select! {

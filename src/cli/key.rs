@@ -95,9 +95,8 @@ fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u
         let stores = Stores::open(&config.store, Arc::new(SystemClock), Arc::new(|_| {}))
             .map_err(|error| not_open(&error))?;
         let store = stores.handle();
-        let held = match call(&*store, &config, key, Operation::Read).await? {
-            Outcome::Held(held) => held,
-            _ => return Err((FAILED, format!("no record for {}", key.short()))),
+        let Outcome::Held(held) = call(&*store, &config, key, Operation::Read).await? else {
+            return Err((FAILED, format!("no record for {}", key.short())));
         };
         match command {
             KeyCommand::Show(_) => {
@@ -115,7 +114,7 @@ fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u
             }
             KeyCommand::Forget(target) => {
                 // R34: long enough for whoever still acts on it.
-                let ttl = (policy(&config, target).lease * 2).max(Duration::from_secs(120));
+                let ttl = (policy(&config, target).lease * 2).max(Duration::from_mins(2));
                 let record = failed(&held, ttl)?;
                 operate(&*store, &config, key, &held, record, "forget").await
             }

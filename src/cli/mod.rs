@@ -11,6 +11,7 @@
 //! | 78 | the configuration is invalid |
 
 pub mod check;
+mod demo;
 mod healthcheck;
 mod key;
 mod run;
@@ -34,7 +35,7 @@ pub const CONFIG: u8 = 78;
 #[derive(Debug, Parser)]
 #[command(version, about, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
-    /// The configuration file [default: RETRYSAFE_CONFIG, else ./config.toml]
+    /// The configuration file [default: `RETRYSAFE_CONFIG`, else `./config.toml`]
     #[arg(long, short, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -65,6 +66,12 @@ enum Command {
     Check,
     /// Ask the own health port; exit 0 if ready
     Healthcheck,
+    /// Play what goes wrong in real life; needs no file
+    Demo {
+        /// Leave it running afterwards, with commands to try
+        #[arg(long)]
+        keep: bool,
+    },
     /// Look a key up, or resolve one whose outcome is unknown
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -89,6 +96,7 @@ pub fn main() -> u8 {
         }
         Some(Command::Check) => check::check(path, &env, &mut std::io::stdout()),
         Some(Command::Healthcheck) => healthcheck::healthcheck(path, &env),
+        Some(Command::Demo { keep }) => demo::demo(keep),
         Some(Command::Key(command)) => key::key(path, &env, &command),
     }
 }

@@ -103,6 +103,7 @@ impl Body {
     }
 
     /// Lets the sender know when the client sent no piece in time.
+    #[must_use]
     pub fn watched(mut self, stalled: Arc<AtomicBool>) -> Self {
         if let Self::Stream(stream) = &mut self {
             stream.stalled = Some(stalled);

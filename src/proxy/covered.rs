@@ -34,6 +34,8 @@ pub(super) struct Keyed {
     pub(super) ttl: Duration,
     pub(super) preferred_wait: Option<Duration>,
     pub(super) started: tokio::time::Instant,
+    /// R6 `generate`: returned on every answer.
+    minted: Option<HeaderValue>,
 }
 
 /// Where the key came from (R6, R7).
@@ -51,8 +53,9 @@ impl Proxy {
     pub(super) async fn covered(self: &Arc<Self>, arrival: Arrival, body: Incoming) -> Verdict {
         let route = arrival.route.clone();
         match self.take(arrival, body).await {
-            Ok(Taken::Passed(verdict)) => verdict,
-            Ok(Taken::Keyed(keyed, minted)) => {
+            Ok(Taken::Passed(verdict)) => *verdict,
+            Ok(Taken::Keyed(mut keyed)) => {
+                let minted = keyed.minted.take();
                 let mut verdict = self.resolve(*keyed).await;
                 if let Some(minted) = minted {
                     let name = route.policy.key.header.clone();
@@ -65,7 +68,7 @@ impl Proxy {
     }
 
     /// R4 to R8, R10, R12: reads the request whole and names its record.
-    async fn take(&self, mut arrival: Arrival, body: Incoming) -> Result<Taken, Problem> {
+    async fn take(&self, arrival: Arrival, body: Incoming) -> Result<Taken, Problem> {
         let route = arrival.route.clone();
         let policy = &route.policy;
         let early = early_key(&arrival, &policy.key)?;
@@ -73,7 +76,7 @@ impl Proxy {
         let needs_body = policy.key.from_body.is_some();
         if early.is_none() && !needs_body && when_missing(&arrival, &policy.key)? == Missing::Pass {
             let body = Body::stream(body, self.shared.settings.body_timeout, None);
-            return Ok(Taken::Passed(self.pass_on(arrival, body).await));
+            return Ok(Taken::Passed(Box::new(self.pass_on(arrival, body).await)));
         }
         let (body, held) = self
             .read_body(&arrival.head.headers, body, policy.max_request)
@@ -84,20 +87,31 @@ impl Proxy {
         };
         if matches!(found, Found::Pass) {
             let body = Body::held(body, None, Some(held));
-            return Ok(Taken::Passed(self.pass_on(arrival, body).await));
+            return Ok(Taken::Passed(Box::new(self.pass_on(arrival, body).await)));
         }
-        let settings = &self.shared.settings;
-        let client = request::client_ip(
-            arrival.peer,
-            &arrival.head.headers,
-            &settings.trusted_proxies,
-        );
-        let scope = request::scope(&policy.scope, &arrival.head.headers, client, &route.name)?;
+        let keyed = self.name(arrival, body, held, found)?;
+        Ok(Taken::Keyed(Box::new(keyed)))
+    }
+
+    /// R8, R10: the record and the fingerprint of a request that was read.
+    fn name(
+        &self,
+        mut arrival: Arrival,
+        body: Bytes,
+        reserved: Reservation,
+        found: Found,
+    ) -> Result<Keyed, Problem> {
+        let route = arrival.route.clone();
+        let policy = &route.policy;
+        let head = &arrival.head;
+        let trusted = &self.shared.settings.trusted_proxies;
+        let client = request::client_ip(arrival.peer, &head.headers, trusted);
+        let scope = request::scope(&policy.scope, &head.headers, client, &route.name)?;
         let subject = Subject {
-            method: &arrival.head.method,
-            path: arrival.head.uri.path(),
-            query: arrival.head.uri.query(),
-            headers: &arrival.head.headers,
+            method: &head.method,
+            path: head.uri.path(),
+            query: head.uri.query(),
+            headers: &head.headers,
             body: &body,
         };
         let fingerprint = Fingerprint::of(subject, &policy.fingerprint);
@@ -106,7 +120,7 @@ impl Proxy {
             _ => (KeyText::Derived(&fingerprint), policy.key.derive_window),
         };
         let key = record_key(&self.shared.namespace, &scope, text);
-        let preferred_wait = super::waiting::preferred_wait(&arrival.head.headers);
+        let preferred_wait = super::waiting::preferred_wait(&head.headers);
         let started = arrival.started;
         self.rewrite(&mut arrival);
         rewrite::covered(&mut arrival.head, policy);
@@ -123,9 +137,9 @@ impl Proxy {
         let prepared = Arc::new(Prepared {
             head: arrival.head,
             body,
-            _held: held,
+            _held: reserved,
         });
-        let keyed = Keyed {
+        Ok(Keyed {
             route,
             prepared,
             key,
@@ -133,8 +147,8 @@ impl Proxy {
             ttl,
             preferred_wait,
             started,
-        };
-        Ok(Taken::Keyed(Box::new(keyed), minted))
+            minted,
+        })
     }
 
     /// R12: the whole body, or the reason why not; nothing was claimed yet.
@@ -187,8 +201,8 @@ impl Proxy {
 
 /// What [`Proxy::take`] made of a request.
 enum Taken {
-    Passed(Verdict),
-    Keyed(Box<Keyed>, Option<HeaderValue>),
+    Passed(Box<Verdict>),
+    Keyed(Box<Keyed>),
 }
 
 /// R30.

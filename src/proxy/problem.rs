@@ -66,7 +66,12 @@ pub(super) enum Code {
 impl Code {
     /// Code, status, title, and whether the same key may be tried again.
     fn row(self) -> (&'static str, u16, &'static str, bool) {
-        match self {
+        self.clients_row().unwrap_or_else(|| self.our_row())
+    }
+
+    /// What the client has to change, or to wait for.
+    fn clients_row(self) -> Option<(&'static str, u16, &'static str, bool)> {
+        Some(match self {
             Self::KeyMissing => (
                 "idempotency_key_missing",
                 400,
@@ -115,7 +120,13 @@ impl Code {
             Self::MethodNotSupported => {
                 ("method_not_supported", 501, "Method not supported", false)
             }
-            Self::OutcomeUnknown => ("idempotency_outcome_unknown", 502, "Outcome unknown", false),
+            _ => return None,
+        })
+    }
+
+    /// What went wrong behind the client.
+    fn our_row(self) -> (&'static str, u16, &'static str, bool) {
+        match self {
             Self::Unreachable => ("upstream_unreachable", 502, "Upstream unreachable", true),
             Self::ConnectionLost => (
                 "upstream_connection_lost",
@@ -137,6 +148,7 @@ impl Code {
             ),
             Self::Overloaded => ("overloaded", 503, "Overloaded", true),
             Self::UpstreamTimeout => ("upstream_timeout", 504, "Upstream timeout", true),
+            _ => ("idempotency_outcome_unknown", 502, "Outcome unknown", false),
         }
     }
 

@@ -6,13 +6,14 @@
 //! answered nothing runs on the read side: how slow a *body* may be is the proxy's to say.
 
 use std::io;
+use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
@@ -50,10 +51,23 @@ impl Drop for Turn {
     }
 }
 
+/// Returns when the peer is gone for good. A half-closed peer is not: it still reads its answer.
+///
+/// With `half_close` hyper does not look at the socket while a request is being answered, so this
+/// is how a reset is noticed then (R15).
+pub(super) async fn gone(stream: &TcpStream) {
+    loop {
+        match stream.ready(Interest::ERROR).await {
+            Ok(ready) if !ready.is_error() => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
 /// The socket.
 #[derive(Debug)]
 pub(super) struct TimedIo {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     limits: Limits,
     turns: Arc<Turns>,
     /// The turn the read clock was set for, and whether a head has begun in it.
@@ -63,7 +77,7 @@ pub(super) struct TimedIo {
 }
 
 impl TimedIo {
-    pub(super) fn new(stream: TcpStream, limits: Limits, turns: Arc<Turns>) -> Self {
+    pub(super) fn new(stream: Arc<TcpStream>, limits: Limits, turns: Arc<Turns>) -> Self {
         // A new connection owes its first head.
         let read_clock = Box::pin(tokio::time::sleep(limits.header));
         Self {
@@ -78,7 +92,7 @@ impl TimedIo {
 
     fn arm_read(&mut self) -> bool {
         let turn = self.turns.now();
-        if turn % 2 == 1 {
+        if !turn.is_multiple_of(2) {
             return false;
         }
         if self.reading.0 != turn {
@@ -92,12 +106,26 @@ impl TimedIo {
 
     fn head_began(&mut self) {
         let turn = self.turns.now();
-        if turn % 2 == 0 && self.reading != (turn, true) {
+        if turn.is_multiple_of(2) && self.reading != (turn, true) {
             self.reading = (turn, true);
             self.read_clock
                 .as_mut()
                 .reset(Instant::now() + self.limits.header);
         }
+    }
+
+    fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        while self.stream.poll_write_ready(cx)?.is_ready() {
+            match write(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return self.on_written(cx, Poll::Ready(result)),
+            }
+        }
+        self.on_written(cx, Poll::Pending)
     }
 
     fn on_written(
@@ -128,11 +156,16 @@ impl AsyncRead for TimedIo {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
-        if let Poll::Ready(result) = Pin::new(&mut this.stream).poll_read(cx, buffer) {
-            if buffer.filled().len() > before {
-                this.head_began();
+        while this.stream.poll_read_ready(cx)?.is_ready() {
+            match this.stream.try_read_buf(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => {
+                    if buffer.filled().len() > before {
+                        this.head_began();
+                    }
+                    return Poll::Ready(result.map(|_count| ()));
+                }
             }
-            return Poll::Ready(result);
         }
         if this.arm_read() && this.read_clock.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -147,9 +180,7 @@ impl AsyncWrite for TimedIo {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let result = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.on_written(cx, result)
+        self.get_mut().write(cx, |stream| stream.try_write(bytes))
     }
 
     fn poll_write_vectored(
@@ -157,20 +188,20 @@ impl AsyncWrite for TimedIo {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let result = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
-        this.on_written(cx, result)
+        self.get_mut()
+            .write(cx, |stream| stream.try_write_vectored(slices))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    /// A socket has nothing to flush.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(socket2::SockRef::from(&*self.stream).shutdown(Shutdown::Write))
     }
 }

@@ -143,7 +143,8 @@ impl Front {
             tracing::debug!(event = "nodelay_failed", error = %error);
         }
         let turns = Arc::new(Turns::default());
-        let io = TimedIo::new(stream, self.limits, turns.clone());
+        let stream = Arc::new(stream);
+        let io = TimedIo::new(stream.clone(), self.limits, turns.clone());
         let service = service_fn(move |request| {
             let turn = turns.begin();
             let response = handler(request, peer);
@@ -163,19 +164,20 @@ impl Front {
             // An error means that nobody will drain any more: the same.
             let _ended = draining.wait_for(|draining| *draining).await.is_err();
         };
-        let finished = tokio::select! {
-            result = connection.as_mut() => Some(result),
-            () = drained => None,
-        };
-        let result = match finished {
-            Some(result) => result,
-            None => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let finished = async {
+            tokio::select! {
+                result = connection.as_mut() => return result,
+                () = drained => {}
             }
+            connection.as_mut().graceful_shutdown();
+            connection.await
         };
-        if let Err(error) = result {
-            tracing::debug!(event = "connection_ended", error = %error);
+        tokio::select! {
+            biased;
+            result = finished => if let Err(error) = result {
+                tracing::debug!(event = "connection_ended", error = %error);
+            },
+            () = io::gone(&stream) => tracing::debug!(event = "client_gone"),
         }
     }
 }

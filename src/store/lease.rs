@@ -32,7 +32,7 @@ pub struct Lease {
     store: Arc<dyn Store>,
     key: RecordKey,
     record: Record,
-    lease: Duration,
+    length: Duration,
     confirmed_at: Instant,
     dispatched: bool,
 }
@@ -92,7 +92,7 @@ impl Lease {
             store,
             key,
             record,
-            lease: claim.lease,
+            length: claim.lease,
             confirmed_at: sent_at,
             dispatched: false,
         }
@@ -106,7 +106,7 @@ impl Lease {
     /// Whether the claim, or its last renewal, is young enough to dispatch: half a lease since it
     /// was *sent*.
     pub fn may_dispatch(&self) -> bool {
-        self.confirmed_at.elapsed() < self.lease / 2
+        self.confirmed_at.elapsed() < self.length / 2
     }
 
     /// From here on the upstream may have the request.
@@ -126,12 +126,12 @@ impl Lease {
 
     /// When the next renewal is due (R14: each third).
     pub fn renew_at(&self) -> Instant {
-        self.confirmed_at + self.lease / 3
+        self.confirmed_at + self.length / 3
     }
 
     /// A third of the lease.
     pub fn third(&self) -> Duration {
-        self.lease / 3
+        self.length / 3
     }
 
     /// A renewal to be awaited beside the exchange. Tell its result to [`Lease::renewed`].

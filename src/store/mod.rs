@@ -23,6 +23,7 @@ pub mod guarded;
 pub mod lease;
 pub mod memory;
 mod open;
+pub mod redis;
 
 use std::fmt;
 use std::future::Future;
@@ -35,6 +36,7 @@ use thiserror::Error;
 
 use crate::idempotency::{Operation, Outcome, RecordKey};
 
+pub use self::redis::RedisStores;
 pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use open::Stores;

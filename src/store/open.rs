@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use super::{FileStore, MemoryStore, OpenError, Settings, Store, StoreError, StoreUrl, WakeFn};
+use super::{
+    FileStore, MemoryStore, OpenError, RedisStores, Settings, Store, StoreError, StoreUrl, WakeFn,
+};
 use crate::clock::Clock;
 
 /// An open store of whichever kind.
@@ -17,6 +19,8 @@ pub enum Stores {
     Memory(Arc<MemoryStore>),
     /// `file:PATH`
     File(Arc<FileStore>),
+    /// `redis://`
+    Redis(RedisStores),
 }
 
 impl Stores {
@@ -27,7 +31,6 @@ impl Stores {
         clock: Arc<dyn Clock>,
         wake: WakeFn,
     ) -> Result<Self, OpenError> {
-        drop(wake);
         Ok(match &settings.url {
             StoreUrl::Memory => Self::Memory(Arc::new(MemoryStore::new(settings.max_records))),
             StoreUrl::File(path) => Self::File(Arc::new(FileStore::open(
@@ -35,7 +38,7 @@ impl Stores {
                 settings.max_records,
                 clock,
             )?)),
-            StoreUrl::Redis(_) => return Err(OpenError::Unfit("not built".to_owned())),
+            StoreUrl::Redis(_) => Self::Redis(RedisStores::new(settings, wake)?),
         })
     }
 
@@ -44,22 +47,27 @@ impl Stores {
         match self {
             Self::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::File(store) => Arc::clone(store) as Arc<dyn Store>,
+            Self::Redis(stores) => stores.handle(),
         }
     }
 
     /// Asks whether the store is there and fit to be trusted; answers warnings. At start, and then
     /// every minute.
-    #[expect(clippy::unused_async)]
     pub async fn check(&self) -> Result<Vec<String>, OpenError> {
-        Ok(Vec::new())
+        match self {
+            Self::Memory(_) | Self::File(_) => Ok(Vec::new()),
+            Self::Redis(stores) => stores.check().await,
+        }
     }
 
-    /// Removes at most `limit` expired records and says how many. Call again at once while it
-    /// answers `limit`, and else now and then. Redis expires by itself.
+    /// Removes at most `limit` expired records and says how many. A file takes 1,000 at once at
+    /// most, so ask for no more; call again at once while it answers `limit`, and else now and
+    /// then. Redis expires by itself.
     pub async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.sweep(limit)),
             Self::File(store) => store.sweep(limit).await,
+            Self::Redis(_) => Ok(0),
         }
     }
 
@@ -67,6 +75,16 @@ impl Stores {
     pub fn one_replica_only(&self) -> bool {
         match self {
             Self::Memory(_) | Self::File(_) => true,
+            Self::Redis(_) => false,
+        }
+    }
+
+    /// For the first log line. Holds no secret.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Memory(_) => "memory: (gone at restart)".to_owned(),
+            Self::File(store) => format!("file:{}", store.path().display()),
+            Self::Redis(stores) => stores.address().to_owned(),
         }
     }
 }

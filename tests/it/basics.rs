@@ -24,11 +24,11 @@ fn a_retry_gets_the_first_answer_and_nothing_runs_twice() {
     assert!(!first.is_replay());
     let again = pay(sidecar.addr, "\"k-1\"", "amount=1");
     assert!(again.is_replay());
-    let mut expected = first.clone();
+    let mut expected = first;
     expected
         .headers
         .retain(|(name, _)| name != "content-length");
-    let mut replayed = again.clone();
+    let mut replayed = again;
     replayed
         .headers
         .retain(|(name, _)| name != "content-length" && name != "idempotent-replayed");

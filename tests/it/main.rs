@@ -1,11 +1,17 @@
 //! The one integration binary: one link, one run. A module file that is not listed fails the run.
 
+#![allow(unreachable_pub)]
+// one binary: nothing is reachable
 // Helpers of tests are tests too; clippy's exception knows only functions marked as such.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod basics;
 mod config;
 mod conformance;
+mod crashes;
+mod duplicates;
+mod outcomes;
+mod redis_faults;
 mod store_contract;
 mod support;
 

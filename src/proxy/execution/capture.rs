@@ -32,7 +32,7 @@ pub(super) enum Captured {
         head: response::Parts,
         body: Bytes,
         trailers: Option<HeaderMap>,
-        held: Option<Reservation>,
+        reserved: Option<Reservation>,
     },
     /// It did not fit, and went by.
     TooLarge {
@@ -86,7 +86,7 @@ impl Exchange {
         let marker = &self.job.route.policy.replay.marker;
         rewrite::to_client(&mut head, Some(marker), shared.date());
         let limit = usize::try_from(self.job.route.policy.max_response).unwrap_or(usize::MAX);
-        let mut held = shared.budget.reservation();
+        let mut reserved = shared.budget.reservation();
         let mut body = BytesMut::new();
         let mut trailers = None;
         loop {
@@ -101,7 +101,7 @@ impl Exchange {
             match frame.into_data() {
                 Ok(data) => {
                     let fits = body.len().saturating_add(data.len()) <= limit;
-                    if !fits || !held.grow(data.len()) {
+                    if !fits || !reserved.grow(data.len()) {
                         let reason = if fits { "budget" } else { "size" };
                         shared
                             .metrics
@@ -119,12 +119,12 @@ impl Exchange {
             }
         }
         connection.give_back();
-        let held = Some(held);
+        let reserved = Some(reserved);
         Ended::Answered(Captured::Whole {
             head,
             body: body.freeze(),
             trailers,
-            held,
+            reserved,
         })
     }
 

@@ -115,12 +115,12 @@ impl Exchange {
                 mut head,
                 body,
                 trailers,
-                held,
+                reserved,
             } => {
                 if policy.replay.announce_expiry && matches!(state, State::Completed { .. }) {
                     replay::announce_expiry(&mut head.headers, completed_at, ttl);
                 }
-                Owed::Answer(whole(head, body, trailers, held))
+                Owed::Answer(whole(head, body, trailers, reserved))
             }
             Captured::TooLarge {
                 feed: Some(feed), ..
@@ -223,7 +223,7 @@ impl Exchange {
                 proxy.note_reasserted(reasserted);
                 let mark = (!is_protected).then_some("unprotected");
                 deliver(reply, owed, outcome, attempt, mark).await;
-                proxy.tell_waiters(job.key, settling);
+                proxy.tell_waiters(job.key, &settling);
             }
             Ok(Settled::LeaseLost) => {
                 proxy.shared.metrics.leases_lost.inc();
@@ -250,7 +250,6 @@ impl Exchange {
         let reply = self.keeper.reply.take();
         let owed = match ended {
             Ended::NotSent(problem) => Owed::Problem(problem),
-            Ended::ClientGone | Ended::Stopped => Owed::Nothing,
             Ended::Unknown(why) => {
                 let problem = crate::idempotency::settlement::problem_of(why);
                 Owed::Problem(Problem::unknown(problem, false))
@@ -259,12 +258,14 @@ impl Exchange {
                 head,
                 body,
                 trailers,
-                held,
-            }) => Owed::Answer(whole(head, body, trailers, held)),
+                reserved,
+            }) => Owed::Answer(whole(head, body, trailers, reserved)),
             Ended::Answered(Captured::TooLarge {
                 feed: Some(feed), ..
             }) => Owed::Feed(feed),
-            Ended::Answered(Captured::TooLarge { feed: None, .. }) => Owed::Nothing,
+            Ended::ClientGone
+            | Ended::Stopped
+            | Ended::Answered(Captured::TooLarge { feed: None, .. }) => Owed::Nothing,
         };
         deliver(reply, owed, outcome, attempt, Some("unprotected")).await;
     }
@@ -354,12 +355,12 @@ fn whole(
     head: response::Parts,
     body: Bytes,
     trailers: Option<HeaderMap>,
-    held: Option<Reservation>,
+    reserved: Option<Reservation>,
 ) -> Response<Body> {
     let mut head = head;
     // Framing is our own.
     retain(&mut head.headers, |name| *name != header::CONTENT_LENGTH);
-    Response::from_parts(head, Body::held(body, trailers, held))
+    Response::from_parts(head, Body::held(body, trailers, reserved))
 }
 
 /// `Retry-After` in seconds; 0 where it is a date or nonsense.
@@ -386,7 +387,7 @@ impl Proxy {
     }
 
     /// The waiters of this process learn it here, the others from the store.
-    pub(super) fn tell_waiters(&self, key: RecordKey, settling: Settling) {
+    pub(super) fn tell_waiters(&self, key: RecordKey, settling: &Settling) {
         let record = settling.record().clone();
         let held = Held {
             record,

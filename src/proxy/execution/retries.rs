@@ -45,7 +45,7 @@ pub(super) async fn confirm(
             Ok(Settled::Stored { reasserted }) => {
                 proxy.note_reasserted(reasserted);
                 drop(held);
-                return proxy.tell_waiters(key, settling);
+                return proxy.tell_waiters(key, &settling);
             }
             Ok(Settled::LeaseLost) => {
                 proxy.shared.metrics.leases_lost.inc();

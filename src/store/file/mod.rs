@@ -74,6 +74,11 @@ impl FileStore {
         })
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Durable transactions so far. Many operations share one.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)

@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// More of a body is counted, not kept.
 const KEPT: usize = 16 << 20;
@@ -110,10 +112,6 @@ impl Wire {
         if self.stop == Some(Stop::Late) {
             self.stop = None;
         }
-    }
-
-    pub(super) fn limit(&mut self, limit: Duration) {
-        self.until = self.until.min(Instant::now() + limit);
     }
 
     /// Sends in the background, so that an answer that comes before the end is read. A side that

@@ -11,6 +11,8 @@ use retrysafe::idempotency::{Operation, Outcome, RecordKey, State, transition};
 use retrysafe::store::{FileStore, MemoryStore, Store, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::support::redis::{Flavour, Redis, stores};
+
 /// All durations of these tests are multiples of this: a real server's own milliseconds vanish.
 pub(crate) const GRAIN: u64 = 100;
 
@@ -21,6 +23,7 @@ pub(crate) enum Kind {
     Specification,
     Memory,
     File,
+    Redis(Flavour),
 }
 
 impl Kind {
@@ -39,6 +42,7 @@ impl Kind {
         match self {
             Self::Specification | Self::Memory => 1_000,
             Self::File => 100,
+            Self::Redis(_) => 200,
         }
     }
 }
@@ -75,11 +79,11 @@ pub(crate) struct Bench {
 enum Time {
     Tokio,
     Clock(Arc<TestClock>, #[expect(dead_code)] tempfile::TempDir),
+    Redis(Redis),
 }
 
 impl Bench {
     /// `None` where the store's server is not installed.
-    #[allow(clippy::unnecessary_wraps)]
     pub(crate) fn new(kind: Kind) -> Option<Self> {
         let (store, time): (Arc<dyn Store>, _) = match kind {
             Kind::Specification => {
@@ -100,6 +104,10 @@ impl Bench {
                 let path = folder.path().join("store.db");
                 let store = FileStore::open(&path, u64::MAX, Arc::clone(&clock) as _).unwrap();
                 (Arc::new(store), Time::Clock(clock, folder))
+            }
+            Kind::Redis(flavour) => {
+                let server = Redis::start_flavour(flavour, &[])?;
+                (stores(&server).handle(), Time::Redis(server))
             }
         };
         Some(Self {
@@ -135,6 +143,7 @@ impl Bench {
         match &self.time {
             Time::Tokio => tokio::time::advance(by).await,
             Time::Clock(clock, _) => clock.advance(by),
+            Time::Redis(server) => shorten(server, seconds),
         }
     }
 
@@ -142,6 +151,15 @@ impl Bench {
     pub(crate) fn now(&self) -> u64 {
         self.elapsed.load(Ordering::Relaxed)
     }
+}
+
+/// A server's clock cannot be moved; what every key has left can.
+fn shorten(server: &Redis, seconds: u64) {
+    const SCRIPT: &str = "
+        for _, key in ipairs(redis.call('KEYS', '*')) do
+            redis.call('PEXPIRE', key, redis.call('PTTL', key) - ARGV[1])
+        end";
+    server.cli(&["EVAL", SCRIPT, "0", &(seconds * 1_000).to_string()]);
 }
 
 /// Ages in whole grains; none for completed records, where the contract leaves it open.

@@ -4,11 +4,11 @@
 //! `bench.rs` makes the stores and their time, `cases.rs` holds the list, `pairs.rs` and
 //! `property.rs` compare with the specification step by step.
 
-mod bench;
+pub(crate) mod bench;
 mod cases;
 mod file;
 mod memory;
-mod operations;
+pub(crate) mod operations;
 mod pairs;
 mod property;
 
@@ -28,6 +28,8 @@ macro_rules! for_every_store {
     ($($name:ident = $kind:expr;)*) => {$(
         mod $name {
             use super::bench::Kind;
+            #[allow(unused_imports)]
+            use crate::support::redis::Flavour;
 
             const KIND: Kind = $kind;
 
@@ -52,6 +54,9 @@ macro_rules! for_every_store {
 for_every_store! {
     memory_store = Kind::Memory;
     file_store = Kind::File;
+    redis_store = Kind::Redis(Flavour::Installed);
+    redis_62_store = Kind::Redis(Flavour::Redis62);
+    valkey_store = Kind::Redis(Flavour::Valkey);
 }
 
 /// The list itself is checked too: what it expects is what the specification says.

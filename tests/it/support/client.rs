@@ -1,5 +1,6 @@
 //! A client that can send any octets, half-close, reset, and reads answers as they stand.
 
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -55,9 +56,9 @@ pub struct Client {
 pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     let mut text = format!("{method} {target} HTTP/1.1\r\nHost: api.test\r\n");
     for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        write!(text, "{name}: {value}\r\n").unwrap();
     }
-    text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+    write!(text, "Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
     text.into_bytes()
 }
 
@@ -93,6 +94,11 @@ impl Client {
 
     pub fn write(&mut self, octets: &[u8]) {
         self.stream.write_all(octets).unwrap();
+    }
+
+    /// Writes to a peer that may be gone.
+    pub fn try_write(&mut self, octets: &[u8]) {
+        let _gone = self.stream.write_all(octets);
     }
 
     /// The next whole answer; `None` where the connection ends before it.
@@ -191,7 +197,7 @@ pub fn fill_until(stream: &mut TcpStream, buffer: &mut Vec<u8>, mark: &[u8]) -> 
 
 /// Reads until `buffer` holds `length` octets.
 pub fn fill(stream: &mut TcpStream, buffer: &mut Vec<u8>, length: usize) -> Option<()> {
-    let mut octets = [0; 65536];
+    let mut octets = [0; 16384];
     while buffer.len() < length {
         match stream.read(&mut octets) {
             Ok(count) if count > 0 => buffer.extend_from_slice(&octets[..count]),

@@ -7,7 +7,7 @@ pub mod client;
 pub mod sidecar;
 pub mod upstream;
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use sidecar::PATIENCE;
 
@@ -19,3 +19,4 @@ pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
+pub(crate) mod redis;

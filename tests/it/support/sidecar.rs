@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 /// How long anything in a test may take before it counts as never.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -211,16 +212,16 @@ impl Sidecar {
         String::from_utf8(answer.body).unwrap()
     }
 
-    /// One sample of `/metrics`, by its full name with labels; 0 where it is not there.
-    pub fn metric(&self, name: &str) -> f64 {
+    /// One whole number of `/metrics`, by its full name with labels; 0 where it is not there.
+    pub fn metric(&self, name: &str) -> u64 {
         self.metrics()
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
-            .unwrap_or(0.0)
+            .unwrap_or(0)
     }
 
     /// Waits until a sample has a value that `is` accepts.
-    pub fn wait_metric(&self, name: &str, is: impl Fn(f64) -> bool) {
+    pub fn wait_metric(&self, name: &str, is: impl Fn(u64) -> bool) {
         super::eventually(&format!("metric {name}"), || is(self.metric(name)));
     }
 

@@ -1,5 +1,6 @@
 //! An upstream that does what a script says, and counts what it received whole.
 
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +56,7 @@ pub enum Act {
 pub fn reply(status: u16, headers: &[(&str, &str)], body: &str) -> Act {
     let mut text = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n", body.len());
     for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        write!(text, "{name}: {value}\r\n").unwrap();
     }
     Act::Send(format!("{text}\r\n{body}").into_bytes())
 }

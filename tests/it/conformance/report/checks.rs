@@ -98,6 +98,10 @@ impl Stage {
             let grown = last.unwrap().saturating_sub(*first.unwrap());
             return hold(grown <= number(&check["rss_growth_max_kb"]), check, grown);
         }
+        if let Some(name) = text("snapshot") {
+            let lives = self.snapshots.get(name).ok_or(unknown(name, check))?;
+            return snapshot(lives, check);
+        }
         if let Some(exited) = check.get("exited") {
             only()?;
             return hold(self.exited == exited.as_bool(), check, self.exited);
@@ -306,6 +310,23 @@ fn within(limits: &Check, what: &str, got: usize, check: &Check) -> Held {
             word => return Err(unknown(word, check)),
         };
         hold(holds, check, got)?;
+    }
+    Ok(())
+}
+
+/// The remaining lives of the store's keys; one without an end has -1.
+fn snapshot(lives: &[i64], check: &Check) -> Held {
+    for (word, value) in check {
+        let holds = match (word.as_str(), value) {
+            ("snapshot", _) => true,
+            ("not_empty", Value::Bool(true)) => !lives.is_empty(),
+            ("every_key_has_ttl", Value::Bool(true)) => lives.iter().all(|left| *left > 0),
+            ("ttl_max_ms", Value::Number(most)) => lives
+                .iter()
+                .all(|left| most.as_i64().is_some_and(|most| *left <= most)),
+            (word, _) => return Err(unknown(word, check)),
+        };
+        hold(holds, check, lives)?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::settings::ReportWords;
 use super::wire::{Got, Wire};
+use crate::support::redis::Redis;
 use crate::support::sidecar::{Plan, Sidecar};
 use crate::support::upstream::{Reserved, Upstream};
 
@@ -69,15 +70,25 @@ struct Stage {
     wires: Arc<Mutex<HashMap<String, Wire>>>,
     exited: Option<bool>,
     rss_kb: Vec<u64>,
+    redis: Option<Redis>,
+    /// Remaining lives of all keys in the store, in milliseconds.
+    snapshots: HashMap<String, Vec<i64>>,
 }
 
 /// Plays one case and judges it.
 pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
     let case: Case = super::read(case)?;
     let one = |fault: String| vec![fault];
+    let mut redis = None;
     for word in &case.config.harness {
-        if !["proxy-signals", "ipv6-loopback", "proxy-rss"].contains(&word.as_str()) {
-            return Err(vec![format!("unknown word in harness: {word}")]);
+        match word.as_str() {
+            "proxy-signals" | "ipv6-loopback" | "proxy-rss" => {}
+            "redis-control" | "store-inspection" => {
+                let server = Redis::start(&[]);
+                redis =
+                    Some(server.ok_or_else(|| one("redis-server is not installed".to_owned()))?);
+            }
+            word => return Err(vec![format!("unknown word in harness: {word}")]),
         }
     }
     case.upstream.check().map_err(one)?;
@@ -87,7 +98,8 @@ pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
     };
     let reserved = Reserved::new(ip);
     let folder = tempfile::tempdir().unwrap();
-    let settings = case.config.proxy.settings().map_err(one)?;
+    let mut settings = case.config.proxy.settings().map_err(one)?;
+    settings.store_url = redis.as_ref().map(Redis::url);
     let plan = settings.plan(reserved.addr).folder(folder.path());
     let running = upstream::Running::default();
     let initially_down = case.upstream.initially_down;
@@ -109,6 +121,8 @@ pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
         wires: Arc::default(),
         exited: None,
         rss_kb: Vec::new(),
+        redis,
+        snapshots: HashMap::new(),
     };
     let mut threads = steps::Threads::default();
     for step in case.steps {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use serde::Deserialize;
 
@@ -24,6 +26,8 @@ pub(super) enum Step {
     AwaitUpstream(Await),
     Upstream(String),
     Proxy(Proxy),
+    Redis(RedisStep),
+    Store(StoreStep),
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -86,6 +90,21 @@ pub(super) struct Await {
 pub(super) struct Proxy {
     action: Action,
     timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RedisStep {
+    action: String,
+    #[serde(default)]
+    args: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StoreStep {
+    action: String,
+    name: String,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -155,7 +174,36 @@ impl Stage {
             }
             Step::Upstream(_) => return Err("unknown word upstream".to_owned()),
             Step::Proxy(proxy) => self.proxy(&proxy)?,
+            Step::Redis(step) => self.redis(&step)?,
+            Step::Store(step) if step.action == "snapshot" => self.snapshot(step.name)?,
+            Step::Store(step) => return Err(format!("unknown word store {}", step.action)),
         }
+        Ok(())
+    }
+
+    fn redis(&mut self, step: &RedisStep) -> Result<(), String> {
+        let redis = self.redis.as_mut().ok_or("no Redis in the harness")?;
+        match step.action.as_str() {
+            "stop" => redis.kill(),
+            "start" => redis.restart(&[]),
+            "freeze" => redis.pause(),
+            "thaw" => redis.resume(),
+            "cmd" => {
+                let command: Vec<&str> = step.args.iter().map(String::as_str).collect();
+                redis.cli(&command);
+            }
+            other => return Err(format!("unknown word redis {other}")),
+        }
+        Ok(())
+    }
+
+    /// How long each key of the store has left.
+    fn snapshot(&mut self, name: String) -> Result<(), String> {
+        let redis = self.redis.as_ref().ok_or("no Redis in the harness")?;
+        let keys: Vec<String> = redis::from_redis_value(redis.cli(&["KEYS", "*"])).unwrap();
+        let left = keys.iter().map(|key| redis.cli(&["PTTL", key]));
+        let left = left.map(|left| redis::from_redis_value(left).unwrap());
+        self.snapshots.insert(name, left.collect());
         Ok(())
     }
 

@@ -1,0 +1,296 @@
+//! A connection to Redis that is made when it is needed and made again when it is lost.
+//!
+//! Owns one multiplexed connection of one thread. Invariant: at most one attempt to connect is
+//! under way; it belongs to nobody, so a caller that runs out of time does not undo it. Until a
+//! connection stands, every error is `NotSent`.
+//!
+//! A connection is dropped when it breaks, when it was silent three times in a row (a peer that
+//! vanished says nothing), and when the server is read-only: behind a name, the primary may be
+//! somebody else by now.
+//!
+//! Deliberately absent: repeating a command. Whether that is right is for its sender to say.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionInfo, Pipeline, RedisConnectionInfo, RedisResult,
+    ServerError, Value,
+};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::errors;
+use super::info::Info;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Commands that may wait to be written; beyond it callers wait, within their deadline.
+const QUEUE: usize = 1_024;
+/// Replies missed in a row after which a connection is given up.
+const SILENT: u32 = 3;
+/// A read-only server's connection is given up only when it is older, or each call would connect.
+const YOUNG: Duration = Duration::from_secs(1);
+
+/// Where to connect.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// User, password and database; its `Debug` hides the password.
+    pub(super) login: RedisConnectionInfo,
+    /// For messages: no user, no password.
+    pub(super) address: String,
+    pub(super) timeout: Duration,
+}
+
+impl Target {
+    /// `None`: not an address over TCP.
+    pub(super) fn new(info: &ConnectionInfo, address: String, timeout: Duration) -> Option<Self> {
+        let redis::ConnectionAddr::Tcp(host, port) = info.addr() else {
+            return None;
+        };
+        Some(Self {
+            host: host.clone(),
+            port: *port,
+            login: info
+                .redis_settings()
+                .clone()
+                .set_lib_name("retrysafe", env!("CARGO_PKG_VERSION")),
+            address,
+            timeout,
+        })
+    }
+
+    /// Connects and logs in, in `timeout` at most; the connection's own task is the second part.
+    pub(super) async fn connect(
+        &self,
+        login: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<(MultiplexedConnection, Driver), StoreError> {
+        let config = config
+            .set_response_timeout(Some(self.timeout))
+            .set_pipeline_buffer_size(QUEUE);
+        let attempt = async {
+            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            stream.set_nodelay(true)?;
+            MultiplexedConnection::new_with_config(login, stream, config).await
+        };
+        let made = tokio::time::timeout(self.timeout, attempt).await;
+        let made = made.map_err(|_| self.too_slow())?;
+        let (connection, driver) =
+            made.map_err(|error| errors::not_connected(&self.address, &error))?;
+        Ok((connection, Driver(tokio::spawn(driver))))
+    }
+
+    fn too_slow(&self) -> StoreError {
+        let message = format!(
+            "no connection to Redis at {} in {:?}",
+            self.address, self.timeout
+        );
+        StoreError::not_sent(StoreErrorKind::Timeout, message)
+    }
+}
+
+/// The task that moves a connection's octets. It ends when the connection does.
+#[derive(Debug)]
+pub(super) struct Driver(JoinHandle<()>);
+
+impl Driver {
+    fn has_ended(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits for the connection's end.
+    pub(super) async fn ended(&mut self) {
+        drop((&mut self.0).await);
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A connection that stands.
+#[derive(Debug)]
+pub(super) struct Live {
+    connection: MultiplexedConnection,
+    driver: Driver,
+    /// What the server said about itself.
+    pub(super) info: Info,
+    silent: AtomicU32,
+    born: Instant,
+}
+
+/// What can come instead of a reply.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server's own error.
+    Answered(ServerError),
+    /// No reply.
+    Lost(StoreError),
+}
+
+impl From<Trouble> for StoreError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Answered(error) => errors::answered(&error),
+            Trouble::Lost(error) => error,
+        }
+    }
+}
+
+/// A connection, or the way to one.
+#[derive(Debug)]
+pub(super) struct Slot {
+    target: Arc<Target>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Connecting(watch::Receiver<Made>),
+    Live(Arc<Live>),
+}
+
+type Made = Option<Result<Arc<Live>, StoreError>>;
+
+impl Slot {
+    pub(super) fn new(target: Arc<Target>) -> Self {
+        Self {
+            target,
+            state: Arc::new(Mutex::new(State::Idle)),
+        }
+    }
+
+    /// The connection, made if there is none.
+    pub(super) async fn live(&self) -> Result<Arc<Live>, StoreError> {
+        let mut attempt = {
+            let mut state = lock(&self.state);
+            match &*state {
+                State::Live(live) if !live.driver.has_ended() => return Ok(Arc::clone(live)),
+                // An attempt whose runtime went down never ends; it is not waited for.
+                State::Connecting(attempt) if attempt.has_changed().is_ok() => attempt.clone(),
+                _ => {
+                    let attempt = self.begin();
+                    *state = State::Connecting(attempt.clone());
+                    attempt
+                }
+            }
+        };
+        let made = attempt.wait_for(Option::is_some).await;
+        match made.as_deref() {
+            Ok(Some(made)) => made.clone(),
+            _ => Err(StoreError::not_sent(
+                StoreErrorKind::Unavailable,
+                "the attempt to connect to Redis was given up",
+            )),
+        }
+    }
+
+    fn begin(&self) -> watch::Receiver<Made> {
+        let (done, attempt) = watch::channel(None);
+        let target = Arc::clone(&self.target);
+        let state = Arc::clone(&self.state);
+        tokio::spawn(async move {
+            let made = Live::connect(&target).await.map(Arc::new);
+            *lock(&state) = match &made {
+                Ok(live) => State::Live(Arc::clone(live)),
+                Err(_) => State::Idle,
+            };
+            done.send_replace(Some(made));
+        });
+        attempt
+    }
+
+    /// One command, one reply.
+    pub(super) async fn command(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Trouble> {
+        let sent = live.connection.clone().send_packed_command(command).await;
+        match self.noted(live, sent)? {
+            Value::ServerError(error) => Err(self.answered(live, error)),
+            value => Ok(value),
+        }
+    }
+
+    /// Several commands at once: the replies in order, errors of the server among them.
+    pub(super) async fn pipeline(
+        &self,
+        live: &Arc<Live>,
+        pipeline: &Pipeline,
+    ) -> Result<Vec<Value>, Trouble> {
+        let mut connection = live.connection.clone();
+        let sent = connection
+            .send_packed_commands(pipeline, 0, pipeline.len())
+            .await;
+        self.noted(live, sent)
+    }
+
+    /// Remembers what an error says about the connection.
+    pub(super) fn answered(&self, live: &Arc<Live>, error: ServerError) -> Trouble {
+        if errors::code(&error) == "READONLY" && live.born.elapsed() > YOUNG {
+            self.give_up(live);
+        }
+        Trouble::Answered(error)
+    }
+
+    fn noted<T>(&self, live: &Arc<Live>, sent: RedisResult<T>) -> Result<T, Trouble> {
+        let error = match sent {
+            Ok(reply) => {
+                live.silent.store(0, Ordering::Relaxed);
+                return Ok(reply);
+            }
+            Err(error) => errors::lost(&error),
+        };
+        let silent = match error.kind {
+            StoreErrorKind::Timeout => live.silent.fetch_add(1, Ordering::Relaxed) + 1,
+            _ => SILENT,
+        };
+        if silent >= SILENT {
+            self.give_up(live);
+        }
+        Err(Trouble::Lost(error))
+    }
+
+    /// Lets go of this connection, unless it has been replaced already.
+    fn give_up(&self, live: &Arc<Live>) {
+        let mut state = lock(&self.state);
+        if matches!(&*state, State::Live(current) if Arc::ptr_eq(current, live)) {
+            *state = State::Idle;
+        }
+    }
+}
+
+impl Live {
+    async fn connect(target: &Target) -> Result<Self, StoreError> {
+        let config = AsyncConnectionConfig::new();
+        let (connection, driver) = target.connect(&target.login, config).await?;
+        let asked = redis::cmd("INFO").arg("server").to_owned();
+        let said = connection.clone().send_packed_command(&asked).await;
+        let said = said.map_err(|error| errors::not_connected(&target.address, &error))?;
+        // Whom `INFO` is not allowed can work all the same; any other refusal is one of everything.
+        match &said {
+            Value::ServerError(error) if errors::code(error) != "NOPERM" => {
+                return Err(errors::answered(error));
+            }
+            _ => {}
+        }
+        Ok(Self {
+            connection,
+            driver,
+            info: Info::read(&said),
+            silent: AtomicU32::new(0),
+            born: Instant::now(),
+        })
+    }
+}
+
+/// What it guards is whole after every statement, so a panic elsewhere does not spoil it.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

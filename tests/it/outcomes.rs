@@ -1,0 +1,245 @@
+//! What the upstream can do to an exchange, and what becomes of the key (R15 to R19, R24).
+
+use std::net::TcpListener;
+
+use crate::support::client::{self, Client, pay, request};
+use crate::support::sidecar::{Plan, Tables, sidecar};
+use crate::support::upstream::{Act, Gate, Upstream, reply};
+
+/// An upstream whose first call ends in `first`; the others are answered.
+fn first_then_fine(first: impl Fn() -> Vec<Act> + Send + Sync + 'static) -> Upstream {
+    Upstream::start(move |_, n| {
+        if n == 1 {
+            first()
+        } else {
+            vec![reply(200, &[], "fine")]
+        }
+    })
+}
+
+fn put(addr: std::net::SocketAddr, key: &str) -> client::Answer {
+    client::send(
+        addr,
+        &request("PUT", "/thing", &[("Idempotency-Key", key)], "x"),
+    )
+}
+
+#[test]
+fn an_upstream_that_dies_after_the_request_leaves_a_post_held() {
+    let half = b"HTTP/1.1 201 X\r\nContent-Length: 10\r\n\r\nhalf".to_vec();
+    for (name, act, code) in [
+        ("close", vec![Act::Close], "upstream_connection_lost"),
+        ("reset", vec![Act::Reset], "upstream_connection_lost"),
+        (
+            "truncated",
+            vec![Act::Send(half), Act::Close],
+            "upstream_connection_lost",
+        ),
+        (
+            "garbage",
+            vec![Act::Send(b"nonsense\r\n\r\n".to_vec()), Act::Close],
+            "upstream_bad_response",
+        ),
+    ] {
+        let upstream = first_then_fine(move || act.clone());
+        let sidecar = sidecar(upstream.addr, "");
+        let first = pay(sidecar.addr, "k", "x");
+        assert_eq!((first.status, first.code().as_str()), (502, code), "{name}");
+        assert_eq!(first.json()["outcome"], "unknown");
+        let again = pay(sidecar.addr, "k", "x");
+        assert_eq!((again.status, again.code().as_str()), (502, code), "{name}");
+        assert_eq!(again.json()["retryable"], false);
+        assert!(again.json()["detail"].as_str().unwrap().contains("new key"));
+        assert_eq!(upstream.calls(), 1, "{name}");
+        sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
+    }
+}
+
+#[test]
+fn a_put_whose_outcome_is_unknown_runs_again_as_attempt_2() {
+    let upstream = first_then_fine(|| vec![Act::Close]);
+    let sidecar = sidecar(upstream.addr, "");
+    let first = put(sidecar.addr, "k");
+    assert_eq!(first.code(), "upstream_connection_lost");
+    assert_eq!(first.json()["retryable"], true);
+    assert_eq!(put(sidecar.addr, "k").text(), "fine");
+    assert!(put(sidecar.addr, "k").is_replay());
+    let attempts: Vec<_> = upstream
+        .seen()
+        .iter()
+        .map(|seen| seen.header("idempotency-attempt").unwrap().to_owned())
+        .collect();
+    assert_eq!(attempts, ["1", "2"]);
+}
+
+#[test]
+fn a_slow_answer_is_504_for_the_client_and_replayed_when_it_came() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream =
+        Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), reply(201, &[], "late")]);
+    let tables = Tables {
+        upstream: "answer_within = \"300ms\"",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    let first = pay(sidecar.addr, "k", "x");
+    assert_eq!(
+        (first.status, first.code().as_str()),
+        (504, "upstream_timeout")
+    );
+    assert_eq!(first.json()["outcome"], "pending");
+    assert_eq!(first.header("retry-after"), Some("1"));
+    gate.open();
+    let again = pay(sidecar.addr, "k", "x");
+    assert_eq!((again.status, again.text().as_str()), (201, "late"));
+    assert!(again.is_replay());
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[test]
+fn an_exchange_that_is_given_up_is_unresolved_with_the_same_problem_again() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream = first_then_fine(move || vec![Act::Wait(hold.clone())]);
+    let tables = Tables {
+        upstream: "answer_within = \"200ms\"\ngive_up_after = \"200ms\"",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    assert_eq!(pay(sidecar.addr, "k", "x").code(), "upstream_timeout");
+    sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
+    let again = pay(sidecar.addr, "k", "x");
+    assert_eq!(again.json()["outcome"], "unknown");
+    assert_eq!(again.json()["retryable"], false);
+    assert_eq!(upstream.calls(), 1);
+    gate.open();
+}
+
+#[test]
+fn what_was_not_sent_runs_at_the_next_try() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    drop(listener);
+    let sidecar = sidecar(addr, "");
+    let first = pay(sidecar.addr, "k", "x");
+    assert_eq!(
+        (first.status, first.code().as_str()),
+        (502, "upstream_unreachable")
+    );
+    assert_eq!(first.json()["retryable"], true);
+    let upstream = Upstream::on(TcpListener::bind(addr).unwrap(), |_, _| {
+        vec![reply(201, &[], "ok")]
+    });
+    let again = pay(sidecar.addr, "k", "x");
+    assert_eq!((again.status, again.is_replay()), (201, false));
+    assert_eq!(upstream.seen()[0].header("idempotency-attempt"), Some("2"));
+}
+
+#[test]
+fn an_idle_connection_that_the_upstream_closed_costs_nothing() {
+    // Each answer is followed by a close that the proxy learns of while the connection is idle.
+    let upstream = Upstream::start(|_, n| vec![reply(201, &[], &n.to_string()), Act::Close]);
+    let sidecar = sidecar(upstream.addr, "");
+    for n in 1..=20 {
+        let answer = pay(sidecar.addr, &format!("k-{n}"), "x");
+        assert_eq!((answer.status, answer.text()), (201, n.to_string()));
+    }
+    assert_eq!(upstream.calls(), 20);
+}
+
+#[test]
+fn a_released_status_lets_the_next_try_run() {
+    let upstream = first_then_fine(|| vec![reply(429, &[("Retry-After", "3")], "later")]);
+    let sidecar = sidecar(upstream.addr, "");
+    let first = pay(sidecar.addr, "k", "x");
+    assert_eq!(
+        (first.status, first.header("retry-after")),
+        (429, Some("3"))
+    );
+    let again = pay(sidecar.addr, "k", "x");
+    assert_eq!((again.status, again.is_replay()), (200, false));
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[test]
+fn an_answer_over_the_limit_is_delivered_whole_and_then_gone() {
+    let body = "0123456789".repeat(50_000);
+    let sent = body.clone();
+    let upstream = Upstream::start(move |_, _| vec![reply(201, &[("Location", "/x/1")], &sent)]);
+    let sidecar = sidecar(upstream.addr, "[policy]\nmax_response = \"100KiB\"");
+    let first = pay(sidecar.addr, "k", "x");
+    assert_eq!((first.status, first.body.len()), (201, body.len()));
+    assert_eq!(first.text(), body);
+    let again = pay(sidecar.addr, "k", "x");
+    assert_eq!(
+        (again.status, again.code().as_str()),
+        (410, "idempotency_response_not_kept")
+    );
+    let problem = again.json();
+    assert_eq!(
+        (&problem["original_status"], &problem["original_location"]),
+        (&201.into(), &"/x/1".into())
+    );
+    assert!(
+        problem["original_digest"]
+            .as_str()
+            .unwrap()
+            .starts_with("sha-256:")
+    );
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[test]
+fn an_answer_over_the_limit_that_breaks_off_is_cut_for_the_client_too() {
+    let mut half = b"HTTP/1.1 201 X\r\nContent-Length: 300000\r\n\r\n".to_vec();
+    half.extend(std::iter::repeat_n(b'x', 200_000));
+    let upstream = first_then_fine(move || vec![Act::Send(half.clone()), Act::Close]);
+    let sidecar = sidecar(upstream.addr, "[policy]\nmax_response = \"100KiB\"");
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
+    assert_eq!(client.answer(), None, "a cut answer must not look whole");
+    assert_eq!(pay(sidecar.addr, "k", "x").json()["outcome"], "unknown");
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[test]
+fn a_client_that_reads_nothing_does_not_hold_the_upstream() {
+    let body = "x".repeat(8 << 20);
+    let upstream = Upstream::start(move |_, _| vec![reply(201, &[], &body)]);
+    let tables = Tables {
+        server: "write_timeout = \"300ms\"",
+        rest: "[policy]\nmax_response = \"64KiB\"",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
+    upstream.wait_calls(1);
+    sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
+    let again = pay(sidecar.addr, "k", "x");
+    assert_eq!(again.code(), "idempotency_response_not_kept");
+    drop(client);
+}
+
+#[test]
+fn more_exchanges_than_allowed_are_refused_before_the_claim() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream =
+        Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), reply(201, &[], "ok")]);
+    let tables = Tables {
+        upstream: "max_exchanges = 1",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request("POST", "/pay", &[("Idempotency-Key", "k-1")], "x"));
+    upstream.wait_calls(1);
+    let other = pay(sidecar.addr, "k-2", "x");
+    assert_eq!((other.status, other.code().as_str()), (503, "overloaded"));
+    gate.open();
+    assert_eq!(client.answer().unwrap().status, 201);
+    sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
+    assert_eq!(pay(sidecar.addr, "k-2", "x").status, 201);
+}

@@ -1,0 +1,272 @@
+//! A real Redis (or Valkey) on a free port in a temporary folder, gone when it is dropped.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Client, Connection, Value};
+use retrysafe::store::{RedisStores, Settings, StoreUrl, WakeFn};
+use tokio::time::Instant;
+
+/// How long a server may take for anything before a test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Which server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// The `redis-server` in the path.
+    Installed,
+    /// The one that `RETRYSAFE_TEST_REDIS62` names.
+    Redis62,
+    /// The one that `RETRYSAFE_TEST_VALKEY` names.
+    Valkey,
+}
+
+impl Flavour {
+    fn binary(self) -> Option<PathBuf> {
+        let variable = match self {
+            Self::Installed => return installed(),
+            Self::Redis62 => "RETRYSAFE_TEST_REDIS62",
+            Self::Valkey => "RETRYSAFE_TEST_VALKEY",
+        };
+        let named = std::env::var_os(variable).filter(|path| !path.is_empty());
+        if named.is_none() {
+            eprintln!("skipped: {variable} names no server");
+        }
+        named.map(PathBuf::from)
+    }
+}
+
+fn installed() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .map(|folder| folder.join("redis-server"))
+        .find(|binary| binary.exists());
+    if found.is_none() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "redis-server is not installed, and in CI nothing is skipped: apt-get install redis-server"
+        );
+        eprintln!("skipped: redis-server is not installed");
+    }
+    found
+}
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    binary: PathBuf,
+    folder: tempfile::TempDir,
+    port: u16,
+    arguments: Vec<String>,
+    process: Child,
+}
+
+impl Redis {
+    /// The installed server with these arguments; `None`, and a line that says so, without one.
+    pub(crate) fn start(arguments: &[&str]) -> Option<Self> {
+        Self::start_flavour(Flavour::Installed, arguments)
+    }
+
+    pub(crate) fn start_flavour(flavour: Flavour, arguments: &[&str]) -> Option<Self> {
+        let binary = flavour.binary()?;
+        let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let folder = tempfile::tempdir().unwrap();
+            let port = free_port();
+            let process = spawn(&binary, folder.path(), port, &arguments);
+            let mut server = Self {
+                binary: binary.clone(),
+                folder,
+                port,
+                arguments: arguments.clone(),
+                process,
+            };
+            // Another test may have taken the port in between; then this one ends at once.
+            if server.came_up() {
+                return Some(server);
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{} does not start",
+                binary.display()
+            );
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Sends one command over a connection of its own and answers the reply, which may be an error.
+    pub(crate) fn cli(&self, command: &[&str]) -> Value {
+        self.try_cli(command).expect("the server replies")
+    }
+
+    /// Sends one command and does not wait for it; the connection lives as long as the answer.
+    pub(crate) fn send(&self, command: &[&str]) -> TcpStream {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        let packed = redis::Cmd::new().arg(command).get_packed_command();
+        stream.write_all(&packed).unwrap();
+        stream
+    }
+
+    fn try_cli(&self, command: &[&str]) -> redis::RedisResult<Value> {
+        let mut connection = self.connection()?;
+        let mut packed = redis::Cmd::new();
+        packed.arg(command);
+        redis::ConnectionLike::req_command(&mut connection, &packed)
+    }
+
+    fn connection(&self) -> redis::RedisResult<Connection> {
+        let connection = Client::open(self.url())?.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        Ok(connection)
+    }
+
+    /// One field of `INFO`.
+    pub(crate) fn info(&self, field: &str) -> String {
+        let Value::BulkString(text) = self.cli(&["INFO", "everything"]) else {
+            panic!("INFO answers text");
+        };
+        let text = String::from_utf8(text).unwrap();
+        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+        let found = fields.find(|(name, _)| *name == field);
+        found
+            .map(|(_, value)| value.trim().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// `CLIENT LIST`, a line for each.
+    pub(crate) fn clients(&self) -> String {
+        let Value::BulkString(list) = self.cli(&["CLIENT", "LIST"]) else {
+            panic!("a list of clients");
+        };
+        String::from_utf8(list).unwrap()
+    }
+
+    /// Kills it as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it again on the same port over the same folder, and waits until it answers.
+    pub(crate) fn restart(&mut self, more: &[&str]) {
+        self.spawn_again(more);
+        assert!(self.came_up(), "it starts again");
+    }
+
+    /// Starts it again and waits only until it accepts connections: it may still be loading.
+    pub(crate) fn restart_loading(&mut self, more: &[&str]) {
+        self.spawn_again(more);
+        until("it accepts connections", || {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok()
+        });
+    }
+
+    fn spawn_again(&mut self, more: &[&str]) {
+        let mut arguments = self.arguments.clone();
+        arguments.extend(more.iter().map(ToString::to_string));
+        self.process = spawn(&self.binary, self.folder.path(), self.port, &arguments);
+    }
+
+    /// Stops its process from running, without ending it.
+    pub(crate) fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        let done = Command::new("kill").args([signal, &pid]).status().unwrap();
+        assert!(done.success());
+    }
+
+    fn came_up(&mut self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if self.process.try_wait().unwrap().is_some() {
+                return false;
+            }
+            // Any reply but LOADING says that it is there, a demand for a password too.
+            match self.try_cli(&["PING"]) {
+                Ok(Value::ServerError(error)) if error.code() == "LOADING" => {}
+                Err(error) if error.is_io_error() => {}
+                _ => return true,
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn spawn(binary: &Path, folder: &Path, port: u16, arguments: &[String]) -> Child {
+    let log = std::fs::File::create(folder.join("server.log")).unwrap();
+    Command::new(binary)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no"])
+        .arg("--dir")
+        .arg(folder)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Looks again until it holds; a test that waits for a server waits like this.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Settings for this server, with a deadline that no healthy server misses.
+pub(crate) fn settings(server: &Redis) -> Settings {
+    Settings {
+        url: StoreUrl::Redis(server.url()),
+        namespace: "test".to_owned(),
+        timeout: Duration::from_secs(10),
+        single_replica: false,
+        allow_eviction: false,
+        max_records: u64::MAX,
+    }
+}
+
+/// A store on this server that wakes nobody.
+pub(crate) fn stores(server: &Redis) -> RedisStores {
+    let nobody: WakeFn = Arc::new(|_| {});
+    RedisStores::new(&settings(server), nobody).unwrap()
+}
