@@ -12,6 +12,7 @@ mod crashes;
 mod duplicates;
 mod outcomes;
 mod redis_faults;
+mod refusals;
 mod store_contract;
 mod support;
 
