@@ -95,9 +95,9 @@ pub(super) fn body(value: &Value) -> Result<Option<Vec<u8>>, String> {
 
 /// What a failure shows of octets.
 pub(super) fn shown(octets: &[u8]) -> String {
-    let mut text = from_latin1(&octets[..octets.len().min(300)]);
+    let text = from_latin1(&octets[..octets.len().min(300)]);
     if octets.len() > 300 {
-        text.push_str(&format!("… ({} octets)", octets.len()));
+        return format!("{text:?}… ({} octets)", octets.len());
     }
     format!("{text:?}")
 }

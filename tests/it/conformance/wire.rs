@@ -227,7 +227,7 @@ impl Wire {
         if self.stop.is_some() {
             return;
         }
-        let mut octets = [0; 65536];
+        let mut octets = [0; 16384];
         let left = self.until.saturating_duration_since(Instant::now());
         let gone = self
             .go_away
@@ -288,7 +288,7 @@ impl Wire {
             .map(|length| length.parse());
         match length {
             Some(length) => self.take(got, length.unwrap_or(0)),
-            None => self.to_the_end(got),
+            None => self.take_all(got),
         }
     }
 
@@ -331,7 +331,7 @@ impl Wire {
         Ok(())
     }
 
-    fn to_the_end(&mut self, got: &mut Got) -> Result<(), Stop> {
+    fn take_all(&mut self, got: &mut Got) -> Result<(), Stop> {
         loop {
             let now = self.buffer.len();
             self.keep(got, now);

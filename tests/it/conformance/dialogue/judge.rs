@@ -22,7 +22,7 @@ pub(super) struct Expect {
     upstream_request: Option<Request>,
     interim: Option<Value>,
     #[serde(default)]
-    pub(super) responses: Vec<Expect>,
+    pub(super) responses: Vec<Self>,
     pub(super) connection_closed: Option<bool>,
     http_version: Option<String>,
 }

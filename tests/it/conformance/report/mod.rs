@@ -92,9 +92,10 @@ pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
         }
     }
     case.upstream.check().map_err(one)?;
-    let ip = match case.upstream.is_ipv6().map_err(one)? {
-        true => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        false => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    let ip = if case.upstream.is_ipv6().map_err(one)? {
+        IpAddr::V6(Ipv6Addr::LOCALHOST)
+    } else {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
     };
     let reserved = Reserved::new(ip);
     let folder = tempfile::tempdir().unwrap();

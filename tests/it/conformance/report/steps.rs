@@ -1,5 +1,6 @@
 //! The steps of `reports.json`.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -315,7 +316,7 @@ impl Http {
             head.push_str("Host: api.test\r\n");
         }
         for (name, value) in &self.headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
+            write!(head, "{name}: {value}\r\n").unwrap();
         }
         let mut octets = body.clone().unwrap_or_default();
         if self.chunked {
@@ -324,7 +325,7 @@ impl Http {
         } else if let Some(body) = &body
             && !has("content-length")
         {
-            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+            write!(head, "Content-Length: {}\r\n", body.len()).unwrap();
         }
         head.push_str("\r\n");
         let head = latin1(&head);

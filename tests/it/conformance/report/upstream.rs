@@ -1,6 +1,7 @@
 //! The scripted upstream of `reports.json`: answers per route, counted per route.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -281,7 +282,7 @@ impl Answer {
         let mut text = format!("HTTP/{version} {status} Scripted\r\n");
         for (name, value) in fields {
             let value = fill(value, request, number);
-            text.push_str(&format!("{name}: {value}\r\n"));
+            write!(text, "{name}: {value}\r\n").unwrap();
         }
         text.push_str("\r\n");
         latin1(&text)
