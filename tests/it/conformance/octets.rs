@@ -81,14 +81,14 @@ pub(super) fn field_value(value: &Value) -> Result<Vec<u8>, String> {
     }
 }
 
-/// A body in `cases.json`: text or `{"hex": ...}`; null is none.
+/// A body in `cases.json`: text, `{"hex": ...}` or `{"fill": ..., "size": ...}`; null is none.
 pub(super) fn body(value: &Value) -> Result<Option<Vec<u8>>, String> {
     match value {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text.clone().into_bytes())),
-        other => match hex_of(other) {
-            Some(octets) => Ok(Some(octets)),
-            None => Err(format!("unknown word in a body: {other}")),
+        other => match serde_json::from_value::<Blob>(other.clone()) {
+            Ok(blob) => Ok(Some(blob.octets())),
+            Err(error) => Err(format!("unknown word in a body: {error}")),
         },
     }
 }

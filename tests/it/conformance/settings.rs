@@ -105,6 +105,8 @@ pub(super) struct CaseWords {
     store: Option<String>,
     on_store_failure: Option<String>,
     upstream: Option<String>,
+    #[serde(default)]
+    no_docs_url: bool,
     /// Config keys by their names, for what has no word.
     #[serde(default)]
     keys: Table,
@@ -137,7 +139,9 @@ impl CaseWords {
 
     pub(super) fn settings(&self) -> Result<Settings, String> {
         let mut out = Settings::default();
-        out.set("policy.docs_url", "https://docs.example.test/problems/");
+        if !self.no_docs_url {
+            out.set("policy.docs_url", "https://docs.example.test/problems/");
+        }
         out.cover(self.rule.as_deref().unwrap_or("/v1/{*rest}"));
         self.key(&mut out)?;
         self.outcome(&mut out)?;
