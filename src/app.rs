@@ -181,6 +181,7 @@ impl App {
             stopping,
         )?;
         let control = Guarded::new(stores.handle(), breaker.clone());
+        tokio::spawn(control.clone().probe());
         tokio::spawn(shared.waiting.clone().look(control, self.wakes));
         let duties = tokio::spawn(duties(stores, breaker));
         health.started();

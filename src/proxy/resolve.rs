@@ -21,6 +21,14 @@ use crate::store::{StoreError, StoreErrorKind};
 /// Races lost in a row before the client is told to come again.
 const RACES: usize = 3;
 
+/// What a request cost that is not the proxy's own time.
+#[derive(Debug, Default)]
+struct Spent {
+    attempt: u32,
+    /// At the upstream, or waiting for somebody else's answer.
+    elsewhere: Duration,
+}
+
 /// What the next step is.
 enum Next {
     Done(Box<Verdict>),
@@ -33,22 +41,22 @@ impl Proxy {
     pub(super) async fn resolve(self: &Arc<Self>, keyed: Keyed) -> Verdict {
         let mut waited = false;
         let mut from = None;
-        let mut attempt = 0;
+        let mut spent = Spent::default();
+        let mut deadline = None;
         let mut races = 0;
         let verdict = loop {
             if races > RACES {
                 break Verdict::problem(in_progress(0), &keyed.route);
             }
             races += 1;
-            let mut next = match self
-                .execute(&keyed, from.take(), waited, &mut attempt)
-                .await
-            {
+            let mut next = match self.execute(&keyed, from.take(), waited, &mut spent).await {
                 Ok(held) => self.judge(&keyed, held.as_ref(), waited),
                 Err(verdict) => break *verdict,
             };
             if matches!(next, Next::Wait) {
-                next = self.wait(&keyed).await;
+                let began = Instant::now();
+                next = self.wait(&keyed, &mut deadline).await;
+                spent.elsewhere += began.elapsed();
                 waited = true;
                 races = 0;
             }
@@ -59,7 +67,7 @@ impl Proxy {
                 Next::Wait => break Verdict::problem(in_progress(0), &keyed.route),
             }
         };
-        self.report(&keyed, &verdict, attempt);
+        self.report(&keyed, &verdict, &spent);
         verdict
     }
 
@@ -70,7 +78,7 @@ impl Proxy {
         keyed: &Keyed,
         from: Option<Seen>,
         waited: bool,
-        attempt: &mut u32,
+        spent: &mut Spent,
     ) -> Result<Option<Held>, Box<Verdict>> {
         let fail = |problem| Err(Box::new(Verdict::problem(problem, &keyed.route)));
         let Some(permit) = self.shared.exchanges.permit() else {
@@ -106,9 +114,11 @@ impl Proxy {
             Ok(Reply::Answer {
                 response,
                 outcome,
-                attempt: number,
+                attempt,
+                upstream,
             }) => {
-                *attempt = number;
+                spent.attempt = attempt;
+                spent.elsewhere += upstream;
                 Err(Box::new(Verdict { response, outcome }))
             }
             Ok(Reply::Problem(problem)) => fail(problem),
@@ -159,7 +169,7 @@ impl Proxy {
     }
 
     /// R13: subscribes, then reads again, then waits.
-    async fn wait(&self, keyed: &Keyed) -> Next {
+    async fn wait(&self, keyed: &Keyed, deadline: &mut Option<Instant>) -> Next {
         let policy = &keyed.route.policy;
         let limit = policy
             .in_flight_wait
@@ -171,7 +181,8 @@ impl Proxy {
         let Some(mut waiter) = self.shared.waiting.enter(&self.store, keyed.key, policy) else {
             return conflict();
         };
-        let deadline = Instant::now() + limit;
+        // However often the key changes hands meanwhile.
+        let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
         waiter.listen().await;
         let next = match self.look(keyed).await {
             Ok(Next::Wait) | Err(_) => self.until(keyed, &mut waiter, deadline).await,
@@ -218,11 +229,10 @@ impl Proxy {
     }
 
     /// One event per covered request; never a body, a credential or a raw key.
-    fn report(&self, keyed: &Keyed, verdict: &Verdict, attempt: u32) {
+    fn report(&self, keyed: &Keyed, verdict: &Verdict, spent: &Spent) {
         let took = keyed.started.elapsed();
-        if verdict.outcome == "replayed" {
-            self.shared.metrics.overhead.observe(took.as_secs_f64());
-        }
+        let own = took.saturating_sub(spent.elsewhere);
+        self.shared.metrics.overhead.observe(own.as_secs_f64());
         tracing::info!(
             event = "request",
             route = %keyed.route.name,
@@ -230,7 +240,7 @@ impl Proxy {
             status = verdict.response.status().as_u16(),
             outcome = verdict.outcome,
             key = %keyed.key.short(),
-            attempt,
+            attempt = spent.attempt,
             duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         );
     }

@@ -69,8 +69,9 @@ pub(super) fn covered(parts: &mut Parts, policy: &Policy, body: &[u8]) {
     let strip = policy.key.upstream == KeyUpstream::Strip;
     retain(&mut parts.headers, |name| {
         let is_key = policy.key.header == name || policy.key.aliases.contains(name);
-        // The body is sent whole: its length is ours to say.
-        *name != header::EXPECT && *name != header::CONTENT_LENGTH && !(strip && is_key)
+        // The body is sent whole: its length is ours to say, and trailers are not passed on.
+        let ours = [header::EXPECT, header::CONTENT_LENGTH, header::TRAILER].contains(name);
+        !(ours || strip && is_key)
     });
     // The library says nothing of an empty body; without a length some servers answer 411.
     let takes_body = [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method);

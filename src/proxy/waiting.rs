@@ -182,10 +182,11 @@ impl WaitingRoom {
 
 impl Waiter {
     /// Subscribes to other processes. Without it the sweep is the safety net.
-    pub async fn listen(&mut self) {
-        self.listening = true;
-        if let Err(error) = self.store.listen(self.key).await {
-            tracing::debug!(event = "listen_failed", error = %error);
+    pub(super) async fn listen(&mut self) {
+        match self.store.listen(self.key).await {
+            // A store takes back what failed or was given up.
+            Ok(()) => self.listening = true,
+            Err(error) => tracing::debug!(event = "listen_failed", error = %error),
         }
     }
 

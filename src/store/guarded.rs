@@ -1,9 +1,9 @@
 //! Every call to a store passes here: deadline, breaker, metrics (R24).
 //!
 //! The breaker opens when a call failed or timed out and none succeeded within `store.timeout`
-//! before that. While it is open calls fail at once and one probe runs every 100 ms, doubling to
-//! 1 s. The first success closes it; settles, renewals and withdrawn claims that waited for it go
-//! before new claims.
+//! before that. While it is open calls fail at once and one probe ([`Guarded::probe`]) runs every
+//! 100 ms, doubling to 1 s. The first success closes it; settles, renewals and withdrawn claims
+//! that waited for it go before new claims.
 //!
 //! A refusal or a full store is an answer: the server lives, and the breaker stays closed.
 
@@ -38,8 +38,6 @@ pub struct Breaker {
 #[derive(Debug)]
 struct State {
     last_success: Option<Instant>,
-    /// `Some` while open: when the next probe may run, and the delay after it.
-    probe: Option<(Instant, Duration)>,
     /// Claims pass again from then on, or as soon as nothing is pending.
     claims_from: Option<Instant>,
 }
@@ -50,7 +48,6 @@ impl Breaker {
         metrics.store_up.set(1);
         let state = State {
             last_success: None,
-            probe: None,
             claims_from: None,
         };
         Arc::new(Self {
@@ -88,17 +85,12 @@ impl Breaker {
         pending
     }
 
-    /// Whether this call may go out now; when the breaker is open, one probe may.
+    /// Whether this call may go out now.
     fn admit(&self, is_claim: bool, now: Instant) -> bool {
-        let mut state = self.lock();
-        if let Some((next, delay)) = state.probe {
-            if now < next {
-                return false;
-            }
-            let delay = (delay * 2).min(LAST_PROBE);
-            state.probe = Some((now + delay, delay));
-            return true;
+        if self.is_open() {
+            return false;
         }
+        let mut state = self.lock();
         match state.claims_from {
             Some(from) if is_claim && now < from && self.pending.load(Ordering::Relaxed) > 0 => {
                 false
@@ -114,10 +106,10 @@ impl Breaker {
     fn succeeded(&self, now: Instant) {
         let mut state = self.lock();
         state.last_success = Some(now);
-        if state.probe.take().is_some() {
+        if self.is_open() {
             state.claims_from = Some(now + self.timeout);
-            drop(state);
             self.open.send_replace(false);
+            drop(state);
             self.metrics
                 .store_up
                 .set(i64::from(!self.unfit.load(Ordering::Acquire)));
@@ -126,17 +118,16 @@ impl Breaker {
     }
 
     fn failed(&self, started: Instant, now: Instant, error: &StoreError) {
-        let mut state = self.lock();
+        let state = self.lock();
         let alive = state
             .last_success
             .is_some_and(|at| at >= started || now - at < self.timeout);
-        if alive || state.probe.is_some() {
+        if alive || self.is_open() {
             return;
         }
-        state.probe = Some((now + FIRST_PROBE, FIRST_PROBE));
+        self.open.send_replace(true);
         drop(state);
         self.metrics.store_up.set(0);
-        self.open.send_replace(true);
         tracing::error!(event = "store_down", error = %error, "the store does not answer");
     }
 
@@ -180,6 +171,22 @@ impl Guarded {
     /// The shared breaker.
     pub fn breaker(&self) -> &Arc<Breaker> {
         &self.breaker
+    }
+
+    /// Asks an absent store for a sign of life until it gives one. Runs once per process, for ever.
+    pub async fn probe(self: Arc<Self>) {
+        let mut open = self.breaker.open.subscribe();
+        while open.wait_for(|open| *open).await.is_ok() {
+            let mut delay = FIRST_PROBE;
+            while self.breaker.is_open() {
+                tokio::time::sleep(delay).await;
+                delay = (delay * 2).min(LAST_PROBE);
+                let asked = tokio::time::timeout(self.breaker.timeout, self.inner.ping()).await;
+                if matches!(asked, Ok(Ok(()))) {
+                    self.breaker.succeeded(Instant::now());
+                }
+            }
+        }
     }
 
     /// What is recorded is still replayed; nothing new is claimed.

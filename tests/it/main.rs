@@ -6,13 +6,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod basics;
+mod commands;
 mod config;
 mod conformance;
 mod crashes;
 mod duplicates;
+mod outages;
 mod outcomes;
 mod redis_faults;
 mod refusals;
+mod replicas;
 mod store_contract;
 mod support;
 

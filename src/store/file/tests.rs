@@ -60,6 +60,26 @@ impl StorageBackend for Faulty {
     }
 }
 
+/// Opens a database on such a file.
+fn faulty(path: &Path, fault: &Arc<AtomicU8>) -> Opener {
+    let path = path.to_owned();
+    let fault = Arc::clone(fault);
+    Box::new(move || {
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .unwrap();
+        let file = FileBackend::new(file).unwrap();
+        let fault = Arc::clone(&fault);
+        Database::builder()
+            .create_with_backend(Faulty { file, fault })
+            .map_err(|error| OpenError::Unreachable(error.to_string()))
+    })
+}
+
 struct Bench {
     store: FileStore,
     fault: Arc<AtomicU8>,
@@ -71,24 +91,7 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db");
         let fault = Arc::new(AtomicU8::new(HEALTHY));
-        let opener: Opener = {
-            let path = path.clone();
-            let fault = Arc::clone(&fault);
-            Box::new(move || {
-                let file = std::fs::OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .create(true)
-                    .truncate(false)
-                    .open(&path)
-                    .unwrap();
-                let file = FileBackend::new(file).unwrap();
-                let fault = Arc::clone(&fault);
-                Database::builder()
-                    .create_with_backend(Faulty { file, fault })
-                    .map_err(|error| OpenError::Unreachable(error.to_string()))
-            })
-        };
+        let opener = faulty(&path, &fault);
         let store = FileStore::open_with(&path, opener, 1_000, Arc::new(SystemClock)).unwrap();
         Self {
             store,
@@ -182,6 +185,46 @@ async fn after_a_failed_sync_nothing_is_acknowledged_any_more() {
     );
 }
 
+#[test]
+fn what_rests_on_a_commit_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let fault = Arc::new(AtomicU8::new(HEALTHY));
+    let opener = faulty(&folder.path().join("store.db"), &fault);
+    let database = opener().unwrap();
+    let commits = Arc::new(AtomicU64::new(0));
+    let mut writer = Writer::new(database, opener, 1_000, Arc::new(SystemClock), commits);
+    let mut run = |operations: Vec<(u8, Operation)>| {
+        let mut answers = Vec::new();
+        let mut batch = Vec::new();
+        for (key, operation) in operations {
+            let (reply, answer) = oneshot::channel();
+            let key = RecordKey([key; 32]);
+            let task = Task::Apply { key, operation };
+            batch.push(Command { task, reply });
+            answers.push(answer);
+        }
+        writer.handle(batch);
+        let answers = answers.into_iter();
+        answers
+            .map(|mut answer| answer.try_recv().unwrap())
+            .collect()
+    };
+    let claimed: Vec<_> = run(vec![(1, Operation::Claim(claim()))]);
+    assert!(claimed[0].is_ok());
+    fault.store(SYNC_FAILS, Ordering::Relaxed);
+    let answers = run(vec![
+        (1, Operation::Read),
+        (2, Operation::Read),
+        (2, Operation::Claim(claim())),
+        (2, Operation::Read),
+        (2, Operation::Claim(claim())),
+        (1, Operation::Read),
+    ]);
+    // The claim was never durable, so nobody may have seen it; what others did before is.
+    let seen: Vec<_> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(seen, [true, true, false, false, false, true]);
+}
+
 /// Puts octets where a record belongs, as a faulty disk or a newer build would.
 fn tamper(path: &Path, key: u8, value: &[u8]) {
     let database = Database::open(path).unwrap();
@@ -221,6 +264,8 @@ async fn what_cannot_be_read_is_an_error_and_never_absent() {
     tamper(&path, 3, &whole[..whole.len() - 1]);
     tamper(&path, 4, &whole[..5]);
     tamper(&path, 5, &whole);
+    // Past its end it is nobody's, readable or not.
+    tamper(&path, 6, &[&1_u64.to_be_bytes()[..], b"garbage"].concat());
 
     let store = FileStore::open(&path, 1_000, Arc::new(SystemClock)).unwrap();
     for key in 1..=4 {
@@ -240,4 +285,6 @@ async fn what_cannot_be_read_is_an_error_and_never_absent() {
     }
     let intact = store.apply(RecordKey([5; 32]), Operation::Read).await;
     assert!(matches!(intact, Ok(Outcome::Held(_))));
+    let ended = store.apply(RecordKey([6; 32]), Operation::Read).await;
+    assert_eq!(ended, Ok(Outcome::Absent));
 }

@@ -129,7 +129,8 @@ impl Writer {
         }
     }
 
-    fn handle(&mut self, batch: Vec<Command>) {
+    /// One batch, whole.
+    pub(super) fn handle(&mut self, batch: Vec<Command>) {
         self.reopen_if_due();
         let now = self.now();
         let mut batch = Batch {

@@ -10,6 +10,7 @@
 //!
 //! Deliberately absent: repeating a command. Whether that is right is for its sender to say.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -96,8 +97,13 @@ impl Target {
 }
 
 /// The task that moves a connection's octets. It ends when the connection does.
-#[derive(Debug)]
 pub(super) struct Driver(JoinHandle<()>);
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.has_ended() { "Ended" } else { "Running" })
+    }
+}
 
 impl Driver {
     fn has_ended(&self) -> bool {

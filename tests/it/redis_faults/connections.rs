@@ -6,7 +6,7 @@ use std::time::Duration;
 use retrysafe::store::{Delivery, OpenError, RedisStores, StoreErrorKind};
 use tokio::task::JoinSet;
 
-use super::{Bench, apply, eventually, key, with_url};
+use super::{Bench, apply, assert_refused, eventually, key, with_url};
 use crate::store_contract::operations::*;
 use crate::support::redis::{Redis, settings, stores};
 
@@ -29,6 +29,43 @@ async fn killed_connections_are_made_again() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_was_closed_costs_nobody_an_error() {
+    let Some(bench) = Bench::start(&[]).await else {
+        return;
+    };
+    for number in 1..=5 {
+        bench.server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        eventually("the loss is known", async || {
+            format!("{:?}", bench.store).contains("Ended")
+        })
+        .await;
+        assert_eq!(bench.says(number, claim('a')).await, "acquired 1");
+    }
+}
+
+#[tokio::test]
+async fn behind_a_name_the_primary_may_be_somebody_else_by_now() {
+    let Some(bench) = Bench::start(&[]).await else {
+        return;
+    };
+    bench.server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let store = bench.stores.handle();
+    let error = async || apply(&store, 1, claim('a')).await.unwrap_err();
+    let before = received(&bench.server);
+    // A young connection is kept, or every call would connect.
+    for _ in 0..3 {
+        assert_refused(&error().await, "READONLY");
+    }
+    assert_eq!(received(&bench.server) - before, 2, "one, and the question");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    tokio::time::resume();
+    assert_refused(&error().await, "READONLY");
+    assert_refused(&error().await, "READONLY");
+    assert_eq!(received(&bench.server) - before, 4);
 }
 
 #[tokio::test]

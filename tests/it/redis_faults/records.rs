@@ -154,6 +154,37 @@ async fn a_claim_and_its_abandon_may_overtake_each_other() {
     }
 }
 
+/// Waits until the paused server has got that many commands it may not carry out yet. It will do
+/// so in the order in which they came.
+async fn held_back(bench: &Bench, commands: usize) {
+    eventually("the server holds the commands", async || {
+        let clients = bench.server.clients();
+        clients.matches("flags=b").count() == commands
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_between_look_and_abandon_is_abandoned_too() {
+    let Some(bench) = Bench::start(&[]).await else {
+        return;
+    };
+    assert_eq!(bench.says(9, abandon('a')).await, "stored again");
+    bench.server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let spawn = |operation| {
+        let store = bench.stores.handle();
+        tokio::spawn(async move { apply(&store, 1, operation).await })
+    };
+    let claiming = spawn(claim('a'));
+    held_back(&bench, 1).await;
+    let abandoning = spawn(abandon('a'));
+    held_back(&bench, 2).await;
+    bench.server.cli(&["CLIENT", "UNPAUSE"]);
+    assert_eq!(claiming.await.unwrap().unwrap(), "acquired 1");
+    assert_eq!(abandoning.await.unwrap().unwrap(), "stored");
+    assert_eq!(bench.says(1, read()).await, "held failed a1");
+}
+
 #[tokio::test]
 async fn a_renewal_between_look_and_takeover_keeps_the_lease() {
     let Some(bench) = Bench::start(&[]).await else {
@@ -167,23 +198,16 @@ async fn a_renewal_between_look_and_takeover_keeps_the_lease() {
     bench.server.cli(&["PEXPIRE", &name(1), &left.to_string()]);
     // Reading goes on, writing waits: first the renewal, then the takeover that saw it lapsed.
     bench.server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
-    let waiting = async |count: usize| {
-        eventually("the server holds the commands", async || {
-            let clients = bench.server.clients();
-            clients.matches("flags=b").count() == count
-        })
-        .await;
-    };
     let renewing = {
         let store = bench.stores.handle();
         tokio::spawn(async move { apply(&store, 1, renew('a', 1, true)).await })
     };
-    waiting(1).await;
+    held_back(&bench, 1).await;
     let taking = {
         let store = bench.stores.handle();
         tokio::spawn(async move { apply(&store, 1, take_over('b', seen('a', 1))).await })
     };
-    waiting(2).await;
+    held_back(&bench, 2).await;
     bench.server.cli(&["CLIENT", "UNPAUSE"]);
     assert_eq!(renewing.await.unwrap().unwrap(), "stored");
     assert_eq!(taking.await.unwrap().unwrap(), "held in_flight a1");
