@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Proxy;
 use super::body::Body;
+use super::intake::Intake;
 use super::problem::Problem;
 use super::request::{self, Target};
 use super::rewrite;
@@ -54,8 +55,12 @@ impl Proxy {
         let started = Instant::now();
         let (head, body) = request.into_parts();
         let method = method_label(head.method.as_str());
-        let (route, verdict) = match self.arrive(head, peer, started) {
-            Ok(arrival) => (arrival.route.clone(), self.route(arrival, body).await),
+        let mut intake = Intake::new(&head.headers, body);
+        let (route, mut verdict) = match self.arrive(head, peer, started) {
+            Ok(arrival) => {
+                let route = arrival.route.clone();
+                (route, self.route(arrival, &mut intake).await)
+            }
             Err((route, problem)) => {
                 let verdict = Verdict::problem(problem, &route);
                 (route, verdict)
@@ -67,6 +72,10 @@ impl Proxy {
             outcome: verdict.outcome,
         };
         self.shared.metrics.requests.get_or_create(&labels).inc();
+        if !intake.settle().await {
+            let headers = verdict.response.headers_mut();
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         verdict.response
     }
 
@@ -116,9 +125,9 @@ impl Proxy {
         })
     }
 
-    async fn route(self: &Arc<Self>, mut arrival: Arrival, body: Incoming) -> Verdict {
+    async fn route(self: &Arc<Self>, mut arrival: Arrival, intake: &mut Intake) -> Verdict {
         if arrival.route.covers(&arrival.head.method) {
-            return self.covered(arrival, body).await;
+            return self.covered(arrival, intake).await;
         }
         if let Some(response) = answer_here(&mut arrival.head) {
             return Verdict {
@@ -126,8 +135,15 @@ impl Proxy {
                 outcome: "passed",
             };
         }
-        let body = Body::stream(body, self.shared.settings.body_timeout, None);
-        self.pass_on(arrival, body).await
+        self.pass_on(arrival, self.streamed(intake)).await
+    }
+
+    /// The body as it comes.
+    pub(super) fn streamed(&self, intake: &mut Intake) -> Body {
+        match intake.take() {
+            Some(body) => Body::stream(body, self.shared.settings.body_timeout, None),
+            None => Body::empty(),
+        }
     }
 
     /// Uncovered, or covered and unprotected by the route's own rule (R6 `pass`).

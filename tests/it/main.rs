@@ -8,6 +8,7 @@
 mod basics;
 mod commands;
 mod config;
+mod conformance;
 mod crashes;
 mod duplicates;
 mod limits;
@@ -15,6 +16,7 @@ mod outages;
 mod outcomes;
 mod passthrough;
 mod redis_faults;
+mod refusals;
 mod replicas;
 mod store_contract;
 mod support;

@@ -186,6 +186,10 @@ impl Sidecar {
         self.child.wait().unwrap();
     }
 
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// Waits for its end; the exit code.
     pub fn exit_code(&mut self) -> i32 {
         wait_exit(&mut self.child).code().unwrap_or(-1)
