@@ -32,7 +32,6 @@ pub(super) struct Keyed {
     /// How long its answer is kept.
     pub(super) ttl: Duration,
     pub(super) preferred_wait: Option<Duration>,
-    pub(super) started: tokio::time::Instant,
     /// R6 `generate`: returned on every answer.
     minted: Option<HeaderValue>,
 }
@@ -122,7 +121,6 @@ impl Proxy {
         };
         let key = record_key(&self.shared.namespace, &scope, text);
         let preferred_wait = super::waiting::preferred_wait(&head.headers);
-        let started = arrival.started;
         self.rewrite(&mut arrival);
         rewrite::covered(&mut arrival.head, policy, &body);
         let minted = match found {
@@ -147,7 +145,6 @@ impl Proxy {
             fingerprint,
             ttl,
             preferred_wait,
-            started,
             minted,
         })
     }
