@@ -24,7 +24,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::telemetry::Metrics;
 use io::{Limits, TimedIo, Turn, Turns};
@@ -97,39 +97,44 @@ impl Front {
                 accepted = self.accept(&listener) => accepted,
                 () = drained => break,
             };
-            let Some((stream, peer, permit)) = accepted else {
+            let Some((stream, peer, place)) = accepted else {
                 continue;
             };
             let front = self.clone();
             let handler = handler.clone();
             let open = open.clone();
             tokio::spawn(async move {
-                front.metrics.connections.inc();
-                let metrics = front.metrics.clone();
                 front.connection(stream, peer, handler).await;
-                metrics.connections.dec();
-                drop((permit, open));
+                drop((place, open));
             });
         }
         drop((open, listener));
         let _none_is_left = closed.recv().await.is_none();
     }
 
-    async fn accept(
-        &self,
-        listener: &TcpListener,
-    ) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-        // R30: at the limit nothing is accepted; the kernel queues.
-        let permit = self.connections.clone().acquire_owned().await.ok()?;
-        match listener.accept().await {
-            Ok((stream, peer)) => Some((stream, peer, permit)),
+    /// R30: at the limit one connection is held back here and the kernel queues the others. The
+    /// place is taken after accepting: a listener that waits for clients keeps no other from them.
+    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, Place)> {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, mostly. Without a pause this would spin.
                 tracing::warn!(event = "accept_failed", error = %error);
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                None
+                return None;
             }
-        }
+        };
+        let permit = self.connections.clone().acquire_owned().await.ok()?;
+        self.metrics.connections.inc();
+        let metrics = self.metrics.clone();
+        Some((
+            stream,
+            peer,
+            Place {
+                metrics,
+                _permit: permit,
+            },
+        ))
     }
 
     async fn connection<H, F, B>(self, stream: TcpStream, peer: SocketAddr, handler: H)
@@ -179,6 +184,19 @@ impl Front {
             },
             () = io::gone(&stream) => tracing::debug!(event = "client_gone"),
         }
+    }
+}
+
+/// One of `max_connections`, given back however the connection ends.
+#[derive(Debug)]
+struct Place {
+    metrics: Arc<Metrics>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.metrics.connections.dec();
     }
 }
 

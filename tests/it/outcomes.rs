@@ -110,10 +110,52 @@ fn an_exchange_that_is_given_up_is_unresolved_with_the_same_problem_again() {
     assert_eq!(pay(sidecar.addr, "k", "x").code(), "upstream_timeout");
     sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
     let again = pay(sidecar.addr, "k", "x");
+    assert_eq!(
+        (again.status, again.code().as_str()),
+        (504, "upstream_timeout")
+    );
     assert_eq!(again.json()["outcome"], "unknown");
     assert_eq!(again.json()["retryable"], false);
     assert_eq!(upstream.calls(), 1);
     gate.open();
+}
+
+#[test]
+fn a_connection_lost_after_the_504_repeats_what_the_first_client_was_told() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream = first_then_fine(move || vec![Act::Wait(hold.clone()), Act::Close]);
+    let tables = Tables {
+        upstream: "answer_within = \"200ms\"",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    assert_eq!(pay(sidecar.addr, "k", "x").json()["outcome"], "pending");
+    gate.open();
+    sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
+    let again = pay(sidecar.addr, "k", "x");
+    assert_eq!(
+        (again.status, again.code().as_str()),
+        (504, "upstream_timeout")
+    );
+    assert_eq!(again.json()["outcome"], "unknown");
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[test]
+fn a_client_gone_while_it_is_being_answered_finds_its_answer_recorded() {
+    let body = "x".repeat(900_000);
+    let sent = body.clone();
+    let upstream = Upstream::start(move |_, _| vec![reply(201, &[], &sent)]);
+    let sidecar = sidecar(upstream.addr, "");
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
+    sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
+    upstream.wait_calls(1);
+    client.reset();
+    let again = pay(sidecar.addr, "k", "x");
+    assert_eq!((again.is_replay(), again.body.len()), (true, body.len()));
+    assert_eq!(upstream.calls(), 1);
 }
 
 #[test]

@@ -76,8 +76,9 @@ impl Exchange {
         );
         self.job.proxy.shared.left_unresolved(why);
         let policy = &self.job.route.policy;
-        // Only a problem that somebody was told is told again.
-        let told = (!self.keeper.client_is_gone()).then_some(problem);
+        // Only what somebody was told is told again.
+        let now = (!self.keeper.client_is_gone()).then_some(problem);
+        let told = self.keeper.told.or(now);
         let fingerprint = self.job.claim.fingerprint.clone();
         let state = State::Unresolved {
             fingerprint,

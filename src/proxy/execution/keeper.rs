@@ -12,6 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::Reply;
 use crate::idempotency::Outcome;
+use crate::idempotency::record::HeldProblem;
 use crate::proxy::phase::{Phase, PhaseWatch};
 use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
 use crate::store::StoreError;
@@ -42,6 +43,8 @@ pub(super) struct Keeper {
     pub(super) lease: Lease,
     pub(super) reply: Option<oneshot::Sender<Reply>>,
     pub(super) lease_lost: bool,
+    /// What the first client was told while the exchange ran on (R15, R18).
+    pub(super) told: Option<HeldProblem>,
     renewal: RenewalSlot,
     renew_at: Option<Instant>,
     answer_by: Option<Instant>,
@@ -73,6 +76,7 @@ impl Keeper {
             lease,
             reply: Some(reply),
             lease_lost: false,
+            told: None,
             renewal: RenewalSlot(None),
             renew_at,
             answer_by: None,
@@ -198,6 +202,9 @@ impl Keeper {
         let Some(reply) = self.reply.take() else {
             return;
         };
+        if !reply.is_closed() {
+            self.told = Some(HeldProblem::Timeout);
+        }
         let problem = Problem::new(
             Code::UpstreamTimeout,
             "The upstream has not answered yet; the request still runs. Retry with the same key: \
