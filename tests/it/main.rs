@@ -10,6 +10,7 @@ mod commands;
 mod config;
 mod conformance;
 mod crashes;
+mod documents;
 mod duplicates;
 mod limits;
 mod outages;
