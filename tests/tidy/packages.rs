@@ -121,7 +121,7 @@ fn deny() -> toml::Table {
     read("deny.toml").parse().unwrap()
 }
 
-/// `name` and `reason` of a list of `{ crate = "name@version", reason = "…" }`.
+/// `name` and `reason` of a list of `{ crate = "name@version", reason = "..." }`.
 fn reasons(list: &toml::Value) -> BTreeMap<String, String> {
     let reasons: BTreeMap<_, _> = list
         .as_array()

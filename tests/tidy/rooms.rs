@@ -124,7 +124,7 @@ struct Named {
     line: usize,
 }
 
-/// First segments of `crate::…` (and, in `main.rs`, `retrysafe::…`) and of `super::` paths that
+/// First segments of `crate::room` (and, in `main.rs`, `retrysafe::room`) and of `super::` paths that
 /// climb to the root.
 fn rooms_named(source: &Source) -> Vec<Named> {
     let start = Regex::new(r"\b(?:crate|retrysafe)\s*::\s*|\b(?:super\s*::\s*)+").unwrap();
@@ -184,12 +184,7 @@ fn crates_named(source: &Source, crates: &BTreeSet<String>) -> Vec<Named> {
     let mut found = Vec::new();
     for captures in path.captures_iter(code) {
         let name = captures.get(1).or_else(|| captures.get(2)).unwrap();
-        let before = code[..name.start()].trim_end();
-        let inside_a_path = before.strip_suffix("::").is_some_and(|head| {
-            head.ends_with(|letter: char| {
-                letter.is_alphanumeric() || letter == '_' || letter == '>'
-            })
-        });
+        let inside_a_path = goes_on(&code[..name.start()]);
         if !inside_a_path && crates.contains(name.as_str()) {
             let line = source.line(name.start());
             found.push(Named {
@@ -199,6 +194,26 @@ fn crates_named(source: &Source, crates: &BTreeSet<String>) -> Vec<Named> {
         }
     }
     found
+}
+
+/// Whether what follows `before` continues a path: `a::` or, in a group, `a::{b, `.
+fn goes_on(before: &str) -> bool {
+    let mut before = before.trim_end();
+    if before.ends_with(['{', ',']) {
+        let mut depth = 0;
+        let open = before.char_indices().rev().find(|(_, letter)| {
+            match letter {
+                '}' => depth += 1,
+                '{' if depth == 0 => return true,
+                '{' => depth -= 1,
+                _ => {}
+            }
+            false
+        });
+        before = open.map_or("", |(at, _)| before[..at].trim_end());
+    }
+    let head = before.strip_suffix("::").unwrap_or_default();
+    head.ends_with(|letter: char| letter.is_alphanumeric() || letter == '_' || letter == '>')
 }
 
 #[test]
