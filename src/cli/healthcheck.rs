@@ -16,7 +16,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 pub(super) fn healthcheck(path: Option<&Path>, env: &Environment) -> u8 {
     let checked = super::load(path, env).and_then(|loaded| {
         let address = reachable(loaded.config.health.listen);
-        let asked = super::runtime()?.block_on(tokio::time::timeout(LIMIT, ask(address)));
+        let asked =
+            super::runtime()?.block_on(async { tokio::time::timeout(LIMIT, ask(address)).await });
         match asked {
             Ok(Ok(true)) => Ok(OK),
             Ok(Ok(false)) => Err(said(address, "not ready")),

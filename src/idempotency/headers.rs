@@ -20,12 +20,11 @@ pub const OWN_RESPONSE_FIELDS: [&str; 4] = [
 ];
 
 /// Fields that end at each hop, nominated or not (RFC 9110 section 7.6.1).
-const HOP_BY_HOP: [&str; 10] = [
+const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
     "proxy-connection",
     "te",
-    "trailer",
     "transfer-encoding",
     "upgrade",
     "http2-settings",
@@ -68,7 +67,7 @@ fn is_protected(name: &str, policy: &Policy) -> bool {
         || policy.scope.iter().any(|part| part.reads_field(name))
 }
 
-/// Removes what ends at this hop. `Trailer` and `TE` are the caller's to set again.
+/// Removes what ends at this hop. `TE` is the caller's to set again.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<_> = nominated(headers).collect();
     retain(headers, |name| {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use http::header::{HeaderName, HeaderValue};
 use tokio::time::timeout;
 
 use super::Proxy;
@@ -14,6 +12,7 @@ use super::body::Body;
 use super::budget::Reservation;
 use super::execution::Prepared;
 use super::handle::{Arrival, Verdict};
+use super::intake::Intake;
 use super::problem::{Code, Problem};
 use super::{request, rewrite};
 use crate::idempotency::fingerprint::Subject;
@@ -33,7 +32,6 @@ pub(super) struct Keyed {
     /// How long its answer is kept.
     pub(super) ttl: Duration,
     pub(super) preferred_wait: Option<Duration>,
-    pub(super) started: tokio::time::Instant,
     /// R6 `generate`: returned on every answer.
     minted: Option<HeaderValue>,
 }
@@ -50,9 +48,13 @@ enum Found {
 }
 
 impl Proxy {
-    pub(super) async fn covered(self: &Arc<Self>, arrival: Arrival, body: Incoming) -> Verdict {
+    pub(super) async fn covered(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        intake: &mut Intake,
+    ) -> Verdict {
         let route = arrival.route.clone();
-        match self.take(arrival, body).await {
+        match self.take(arrival, intake).await {
             Ok(Taken::Passed(verdict)) => *verdict,
             Ok(Taken::Keyed(mut keyed)) => {
                 let minted = keyed.minted.take();
@@ -68,19 +70,17 @@ impl Proxy {
     }
 
     /// R4 to R8, R10, R12: reads the request whole and names its record.
-    async fn take(&self, arrival: Arrival, body: Incoming) -> Result<Taken, Problem> {
+    async fn take(&self, arrival: Arrival, intake: &mut Intake) -> Result<Taken, Problem> {
         let route = arrival.route.clone();
         let policy = &route.policy;
         let early = early_key(&arrival, &policy.key)?;
         request::expectation(&arrival.head.headers)?;
         let needs_body = policy.key.from_body.is_some();
         if early.is_none() && !needs_body && when_missing(&arrival, &policy.key)? == Missing::Pass {
-            let body = Body::stream(body, self.shared.settings.body_timeout, None);
+            let body = self.streamed(intake);
             return Ok(Taken::Passed(Box::new(self.pass_on(arrival, body).await)));
         }
-        let (body, held) = self
-            .read_body(&arrival.head.headers, body, policy.max_request)
-            .await?;
+        let (body, held) = self.read_body(intake, policy.max_request).await?;
         let found = match late_key(early, &body, &policy.key)? {
             Some(key) => Found::Key(key),
             None => missing_key(&arrival, &policy.key)?,
@@ -121,9 +121,8 @@ impl Proxy {
         };
         let key = record_key(&self.shared.namespace, &scope, text);
         let preferred_wait = super::waiting::preferred_wait(&head.headers);
-        let started = arrival.started;
         self.rewrite(&mut arrival);
-        rewrite::covered(&mut arrival.head, policy);
+        rewrite::covered(&mut arrival.head, policy, &body);
         let minted = match found {
             Found::Minted(_, value) => {
                 arrival
@@ -146,7 +145,6 @@ impl Proxy {
             fingerprint,
             ttl,
             preferred_wait,
-            started,
             minted,
         })
     }
@@ -154,16 +152,14 @@ impl Proxy {
     /// R12: the whole body, or the reason why not; nothing was claimed yet.
     async fn read_body(
         &self,
-        headers: &HeaderMap,
-        mut body: Incoming,
+        intake: &mut Intake,
         limit: u64,
     ) -> Result<(Bytes, Reservation), Problem> {
         let too_large = || {
             let detail = format!("The request body is larger than the {limit} bytes accepted.");
             Problem::new(Code::BodyTooLarge, detail)
         };
-        let announced = content_length(headers);
-        if announced.is_some_and(|length| length > limit) {
+        if intake.length().is_some_and(|length| length > limit) {
             // Before 100 (Continue): hyper sends that when the body is first asked for.
             return Err(too_large());
         }
@@ -171,7 +167,7 @@ impl Proxy {
         let mut whole = BytesMut::new();
         let pause = self.shared.settings.body_timeout;
         loop {
-            let frame = match timeout(pause, body.frame()).await {
+            let frame = match timeout(pause, intake.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
                 Ok(None) => return Ok((whole.freeze(), held)),
                 Ok(Some(Err(_))) => {
@@ -180,6 +176,7 @@ impl Proxy {
                     ));
                 }
                 Err(_) => {
+                    intake.give_up();
                     let detail = "No piece of the request body came in time.";
                     return Err(Problem::new(Code::RequestTimeout, detail));
                 }
@@ -209,16 +206,6 @@ enum Taken {
 pub(super) fn overloaded() -> Problem {
     let detail = "Too much is under way here; nothing was executed. Retry with the same key.";
     Problem::new(Code::Overloaded, detail).retry_after(1)
-}
-
-fn content_length(headers: &HeaderMap) -> Option<u64> {
-    headers
-        .get(header::CONTENT_LENGTH)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
 }
 
 /// The key from header and query (R4, R7), before the body is read.

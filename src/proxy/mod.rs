@@ -21,6 +21,7 @@ mod budget;
 mod covered;
 mod execution;
 mod handle;
+mod intake;
 mod passthrough;
 mod phase;
 mod problem;

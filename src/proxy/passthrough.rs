@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
@@ -23,7 +25,16 @@ const HANDOVERS: usize = 3;
 
 impl Proxy {
     /// Passes a rewritten request on.
-    pub(super) async fn pass(&self, head: Parts, body: Body) -> Result<Response<Body>, Problem> {
+    pub(super) async fn pass(
+        &self,
+        mut head: Parts,
+        body: Body,
+    ) -> Result<Response<Body>, Problem> {
+        if !body.is_end_stream() && body.size_hint().exact().is_none() {
+            // Said explicitly: the library takes a GET of unknown length for one without a body.
+            let chunked = HeaderValue::from_static("chunked");
+            head.headers.insert(header::TRANSFER_ENCODING, chunked);
+        }
         let stalled = Arc::new(AtomicBool::new(false));
         let mut request = Request::from_parts(head, body.watched(stalled.clone()));
         for _ in 0..HANDOVERS {

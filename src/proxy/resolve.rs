@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Proxy;
 use super::covered::{Keyed, overloaded};
 use super::execution::{Job, Reply, start};
-use super::handle::Verdict;
+use super::handle::{Spent, Verdict};
 use super::phase::Phase;
 use super::problem::{Code, NO_NEW_KEY, Problem, UpstreamOutcome};
 use super::replay;
@@ -33,22 +33,22 @@ impl Proxy {
     pub(super) async fn resolve(self: &Arc<Self>, keyed: Keyed) -> Verdict {
         let mut waited = false;
         let mut from = None;
-        let mut attempt = 0;
+        let mut spent = Spent::default();
+        let mut deadline = None;
         let mut races = 0;
         let verdict = loop {
             if races > RACES {
                 break Verdict::problem(in_progress(0), &keyed.route);
             }
             races += 1;
-            let mut next = match self
-                .execute(&keyed, from.take(), waited, &mut attempt)
-                .await
-            {
+            let mut next = match self.execute(&keyed, from.take(), waited, &mut spent).await {
                 Ok(held) => self.judge(&keyed, held.as_ref(), waited),
                 Err(verdict) => break *verdict,
             };
             if matches!(next, Next::Wait) {
-                next = self.wait(&keyed).await;
+                let began = Instant::now();
+                next = self.wait(&keyed, &mut deadline).await;
+                spent.elsewhere += began.elapsed();
                 waited = true;
                 races = 0;
             }
@@ -59,8 +59,11 @@ impl Proxy {
                 Next::Wait => break Verdict::problem(in_progress(0), &keyed.route),
             }
         };
-        self.report(&keyed, &verdict, attempt);
-        verdict
+        Verdict {
+            record: Some(keyed.key),
+            spent,
+            ..verdict
+        }
     }
 
     /// Starts a task that claims and, if it gets the lease, executes. `Ok`: something is in the
@@ -70,7 +73,7 @@ impl Proxy {
         keyed: &Keyed,
         from: Option<Seen>,
         waited: bool,
-        attempt: &mut u32,
+        spent: &mut Spent,
     ) -> Result<Option<Held>, Box<Verdict>> {
         let fail = |problem| Err(Box::new(Verdict::problem(problem, &keyed.route)));
         let Some(permit) = self.shared.exchanges.permit() else {
@@ -106,10 +109,12 @@ impl Proxy {
             Ok(Reply::Answer {
                 response,
                 outcome,
-                attempt: number,
+                attempt,
+                upstream,
             }) => {
-                *attempt = number;
-                Err(Box::new(Verdict { response, outcome }))
+                spent.attempt = attempt;
+                spent.elsewhere += upstream;
+                Err(Box::new(Verdict::new(response, outcome)))
             }
             Ok(Reply::Problem(problem)) => fail(problem),
             Ok(Reply::StoreDown(error)) => fail(not_stored(&error)),
@@ -138,10 +143,7 @@ impl Proxy {
                     let headers = response.headers_mut();
                     replay::announce_expiry(headers, completed_at, held.record.retention);
                 }
-                Next::Done(Box::new(Verdict {
-                    response,
-                    outcome: "replayed",
-                }))
+                Next::Done(Box::new(Verdict::new(response, "replayed")))
             }
             Decision::NotKept {
                 status,
@@ -159,7 +161,7 @@ impl Proxy {
     }
 
     /// R13: subscribes, then reads again, then waits.
-    async fn wait(&self, keyed: &Keyed) -> Next {
+    async fn wait(&self, keyed: &Keyed, deadline: &mut Option<Instant>) -> Next {
         let policy = &keyed.route.policy;
         let limit = policy
             .in_flight_wait
@@ -171,7 +173,8 @@ impl Proxy {
         let Some(mut waiter) = self.shared.waiting.enter(&self.store, keyed.key, policy) else {
             return conflict();
         };
-        let deadline = Instant::now() + limit;
+        // However often the key changes hands meanwhile.
+        let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
         waiter.listen().await;
         let next = match self.look(keyed).await {
             Ok(Next::Wait) | Err(_) => self.until(keyed, &mut waiter, deadline).await,
@@ -215,24 +218,6 @@ impl Proxy {
             Outcome::Held(held) => Ok(self.judge(keyed, Some(&held), true)),
             _ => Ok(Next::Claim),
         }
-    }
-
-    /// One event per covered request; never a body, a credential or a raw key.
-    fn report(&self, keyed: &Keyed, verdict: &Verdict, attempt: u32) {
-        let took = keyed.started.elapsed();
-        if verdict.outcome == "replayed" {
-            self.shared.metrics.overhead.observe(took.as_secs_f64());
-        }
-        tracing::info!(
-            event = "request",
-            route = %keyed.route.name,
-            method = %keyed.prepared.head.method,
-            status = verdict.response.status().as_u16(),
-            outcome = verdict.outcome,
-            key = %keyed.key.short(),
-            attempt,
-            duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-        );
     }
 }
 

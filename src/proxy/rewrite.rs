@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
-use http::{HeaderName, Uri, Version, response};
+use http::{HeaderName, Method, Uri, Version, response};
 use ipnet::IpNet;
 
 use super::request::Target;
@@ -64,13 +64,20 @@ pub(super) fn to_upstream(
 }
 
 /// What a covered request has beside that (R9, R12, R28).
-pub(super) fn covered(parts: &mut Parts, policy: &Policy) {
+pub(super) fn covered(parts: &mut Parts, policy: &Policy, body: &[u8]) {
+    let announced = parts.headers.contains_key(header::CONTENT_LENGTH);
     let strip = policy.key.upstream == KeyUpstream::Strip;
     retain(&mut parts.headers, |name| {
         let is_key = policy.key.header == name || policy.key.aliases.contains(name);
-        // The body is sent whole: its length is ours to say.
-        *name != header::EXPECT && *name != header::CONTENT_LENGTH && !(strip && is_key)
+        // The body is sent whole: its length is ours to say, and trailers are not passed on.
+        let ours = [header::EXPECT, header::CONTENT_LENGTH, header::TRAILER].contains(name);
+        !(ours || strip && is_key)
     });
+    // The library says nothing of an empty body; without a length some servers answer 411.
+    let takes_body = [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method);
+    if body.is_empty() && (announced || takes_body) {
+        parts.headers.insert(header::CONTENT_LENGTH, 0.into());
+    }
 }
 
 fn origin_form(uri: &Uri) -> Uri {
@@ -201,6 +208,25 @@ mod tests {
                 .uri;
             assert_eq!(origin_form(&uri).to_string(), expected);
         }
+    }
+
+    #[test]
+    fn an_empty_body_has_a_length_where_one_is_expected() {
+        let length = |method: &str, announced: Option<&str>, body: &[u8]| {
+            let mut request = Request::builder().method(method);
+            if let Some(announced) = announced {
+                request = request.header("content-length", announced);
+            }
+            let mut parts = request.body(()).unwrap().into_parts().0;
+            covered(&mut parts, &Policy::default(), body);
+            let length = parts.headers.get("content-length");
+            length.map(|length| length.to_str().unwrap().to_owned())
+        };
+        assert_eq!(length("POST", Some("0"), b"").as_deref(), Some("0"));
+        assert_eq!(length("POST", None, b"").as_deref(), Some("0"));
+        assert_eq!(length("DELETE", Some("0"), b"").as_deref(), Some("0"));
+        assert_eq!(length("DELETE", None, b""), None);
+        assert_eq!(length("POST", Some("5"), b"hello"), None);
     }
 
     #[test]

@@ -17,6 +17,12 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
+/// How long a client that still sends is read off after its answer.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Pieces read off in one turn.
+const READ_OFF_AT_ONCE: usize = 16;
+
 /// The limits of one connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -74,6 +80,7 @@ pub(super) struct TimedIo {
     reading: (u64, bool),
     read_clock: Pin<Box<Sleep>>,
     write_clock: Option<Pin<Box<Sleep>>>,
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl TimedIo {
@@ -87,6 +94,7 @@ impl TimedIo {
             reading: (0, true),
             read_clock,
             write_clock: None,
+            linger: None,
         }
     }
 
@@ -126,6 +134,34 @@ impl TimedIo {
             }
         }
         self.on_written(cx, Poll::Pending)
+    }
+
+    /// R30: closing a socket with octets unread resets it, and the reset may overtake an answer such
+    /// as 413 while the client still sends. So what waits is read off, for a short while.
+    fn poll_read_off(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut scrap = [0; 4096];
+        let mut pieces = 0;
+        while self.stream.poll_read_ready(cx)?.is_ready() {
+            if pieces == READ_OFF_AT_ONCE {
+                // There is more; the others on this thread come first.
+                cx.waker().wake_by_ref();
+                break;
+            }
+            match self.stream.try_read(&mut scrap) {
+                Ok(0) => return Poll::Ready(Ok(())),
+                Ok(_) => {
+                    pieces += 1;
+                    self.linger
+                        .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(Ok(())),
+            }
+        }
+        match &mut self.linger {
+            None => Poll::Ready(Ok(())),
+            Some(clock) => clock.as_mut().poll(cx).map(Ok),
+        }
     }
 
     fn on_written(
@@ -201,7 +237,11 @@ impl AsyncWrite for TimedIo {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(socket2::SockRef::from(&*self.stream).shutdown(Shutdown::Write))
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.linger.is_none() {
+            socket2::SockRef::from(&*this.stream).shutdown(Shutdown::Write)?;
+        }
+        this.poll_read_off(cx)
     }
 }

@@ -6,15 +6,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod basics;
+mod commands;
 mod config;
+mod conformance;
 mod crashes;
 mod duplicates;
+mod limits;
 mod outages;
 mod outcomes;
+mod passthrough;
 mod redis_faults;
+mod refusals;
 mod replicas;
 mod store_contract;
 mod support;
+mod wire;
 
 #[test]
 fn every_module_file_is_listed() {

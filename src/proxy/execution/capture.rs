@@ -211,6 +211,7 @@ impl Exchange {
                 response,
                 outcome: self.executed(),
                 attempt,
+                upstream: self.upstream_time(),
             },
         );
         Some(Feed {

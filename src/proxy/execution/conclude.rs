@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap};
 use http::{Response, response};
 
-use super::capture::{Captured, Feed, location};
+use super::Protection;
+use super::capture::{Captured, location};
+use super::deliver::{Owed, Recipient, mark};
 use super::exchange::{Ended, Exchange};
 use super::retries::confirm;
-use super::{Protection, Reply, answer};
 use crate::idempotency::headers::retain;
 use crate::idempotency::record::{FailedWhy, HeldProblem, State, UnknownWhy};
 use crate::idempotency::transition::Held;
-use crate::idempotency::{Exchange as Happened, Operation, Outcome, RecordKey, Settlement, settle};
+use crate::idempotency::{Exchange as Happened, RecordKey, Settlement, settle};
 use crate::proxy::Proxy;
 use crate::proxy::body::Body;
 use crate::proxy::budget::Reservation;
@@ -23,16 +24,6 @@ use crate::proxy::replay;
 use crate::proxy::waiting::View;
 use crate::store::lease::{Settled, Settling};
 use crate::telemetry::metrics::Label;
-
-const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
-
-/// What the client is owed once the record stands.
-enum Owed {
-    Nothing,
-    Problem(Problem),
-    Answer(Response<Body>),
-    Feed(Feed),
-}
 
 impl Exchange {
     pub(super) async fn conclude(self, ended: Ended) {
@@ -188,8 +179,10 @@ impl Exchange {
     /// Nothing was sent: the lease is gone, or the process ends.
     async fn stopped(mut self) {
         if self.keeper.lease_lost {
-            let reply = self.keeper.reply.take();
-            return self.reread(reply, None).await;
+            let recipient = self.recipient();
+            return recipient
+                .lost(&self.job.proxy, self.job.key, Owed::Nothing)
+                .await;
         }
         let ttl = self.job.route.policy.failed_ttl;
         let problem = Problem::new(
@@ -205,14 +198,12 @@ impl Exchange {
 
     /// R20: records first, then releases what is owed; goes on until the record stands.
     async fn settle(mut self, state: State, ttl: Duration, owed: Owed) {
-        let reply = self.keeper.reply.take();
-        let attempt = self.keeper.lease.attempt();
-        let outcome = self.executed();
+        let recipient = self.recipient();
         let proxy = self.job.proxy.clone();
         let is_protected = self.protection == Protection::Full;
         if self.keeper.lease.is_too_old() {
             // R22: somebody else may own the key by now.
-            deliver(reply, owed, outcome, attempt, Some("unrecorded")).await;
+            recipient.deliver(owed, Some("unrecorded")).await;
             proxy.shared.left_unsettled();
             return;
         }
@@ -222,13 +213,13 @@ impl Exchange {
             Ok(Settled::Stored { reasserted }) => {
                 proxy.note_reasserted(reasserted);
                 let mark = (!is_protected).then_some("unprotected");
-                deliver(reply, owed, outcome, attempt, mark).await;
+                recipient.deliver(owed, mark).await;
                 proxy.tell_waiters(job.key, &settling);
             }
             Ok(Settled::LeaseLost) => {
                 proxy.shared.metrics.leases_lost.inc();
-                tracing::warn!(event = "lease_lost", key = %job.key.short(), attempt);
-                lost(&proxy, job.key, reply, owed, outcome, attempt).await;
+                tracing::warn!(event = "lease_lost", key = %job.key.short());
+                recipient.lost(&proxy, job.key, owed).await;
             }
             Err(error) => {
                 tracing::warn!(event = "unrecorded", key = %job.key.short(), error = %error);
@@ -237,7 +228,7 @@ impl Exchange {
                 } else {
                     "unprotected"
                 };
-                deliver(reply, owed, outcome, attempt, Some(mark)).await;
+                recipient.deliver(owed, Some(mark)).await;
                 confirm(&proxy, job.key, settling, error).await;
             }
         }
@@ -245,9 +236,7 @@ impl Exchange {
 
     /// R24 `pass`, and the store was not reached: nothing to settle.
     async fn unprotected(mut self, ended: Ended) {
-        let attempt = self.keeper.lease.attempt();
-        let outcome = self.executed();
-        let reply = self.keeper.reply.take();
+        let recipient = self.recipient();
         let owed = match ended {
             Ended::NotSent(problem) => Owed::Problem(problem),
             Ended::Unknown(why) => {
@@ -267,14 +256,21 @@ impl Exchange {
             | Ended::Stopped
             | Ended::Answered(Captured::TooLarge { feed: None, .. }) => Owed::Nothing,
         };
-        deliver(reply, owed, outcome, attempt, Some("unprotected")).await;
+        recipient.deliver(owed, Some("unprotected")).await;
     }
 
-    async fn reread(self, reply: Option<tokio::sync::oneshot::Sender<Reply>>, owed: Option<Owed>) {
-        let attempt = self.keeper.lease.attempt();
-        let outcome = self.executed();
-        let owed = owed.unwrap_or(Owed::Nothing);
-        lost(&self.job.proxy, self.job.key, reply, owed, outcome, attempt).await;
+    fn recipient(&mut self) -> Recipient {
+        Recipient {
+            reply: self.keeper.reply.take(),
+            outcome: self.executed(),
+            attempt: self.keeper.lease.attempt(),
+            upstream: self.upstream_time(),
+        }
+    }
+
+    /// Since dispatch; nothing where nothing was sent.
+    pub(super) fn upstream_time(&self) -> Duration {
+        self.dispatched_at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// The outcome of an answer that came.
@@ -291,64 +287,6 @@ impl Exchange {
             mark(response, "unprotected");
         }
     }
-}
-
-/// R20, lease lost: completed: that answer; in flight: wait as a duplicate; else the true answer.
-async fn lost(
-    proxy: &Arc<Proxy>,
-    key: RecordKey,
-    reply: Option<tokio::sync::oneshot::Sender<Reply>>,
-    owed: Owed,
-    outcome: &'static str,
-    attempt: u32,
-) {
-    let read = proxy.store.apply(key, Operation::Read).await;
-    match (reply, read) {
-        (Some(reply), Ok(Outcome::Held(held))) if is_answer_or_running(&held, &owed) => {
-            answer(reply, Reply::Held(held));
-        }
-        (reply, _) => deliver(reply, owed, outcome, attempt, Some("superseded")).await,
-    }
-}
-
-fn is_answer_or_running(held: &Held, owed: &Owed) -> bool {
-    match held.record.state {
-        State::Completed { .. } | State::InFlight { .. } => true,
-        _ => matches!(owed, Owed::Nothing),
-    }
-}
-
-async fn deliver(
-    reply: Option<tokio::sync::oneshot::Sender<Reply>>,
-    owed: Owed,
-    outcome: &'static str,
-    attempt: u32,
-    status: Option<&'static str>,
-) {
-    match (owed, reply) {
-        (Owed::Feed(feed), _) => feed.finish().await,
-        (Owed::Answer(mut response), Some(reply)) => {
-            if let Some(status) = status {
-                mark(&mut response, status);
-            }
-            answer(
-                reply,
-                Reply::Answer {
-                    response,
-                    outcome,
-                    attempt,
-                },
-            );
-        }
-        (Owed::Problem(problem), Some(reply)) => answer(reply, Reply::Problem(problem)),
-        (_, None) | (Owed::Nothing, _) => {}
-    }
-}
-
-fn mark(response: &mut Response<Body>, status: &'static str) {
-    response
-        .headers_mut()
-        .insert(STATUS, HeaderValue::from_static(status));
 }
 
 fn whole(

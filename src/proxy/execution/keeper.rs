@@ -18,6 +18,9 @@ use crate::store::StoreError;
 use crate::store::lease::{Lease, Settled};
 use crate::telemetry::Metrics;
 
+/// Renewals in a row before a dispatch is given up.
+const RENEWALS: u32 = 3;
+
 /// Why waiting ended before the thing waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
@@ -142,7 +145,13 @@ impl Keeper {
 
     /// Makes sure that the lease is young enough to dispatch.
     pub(super) async fn ready_to_dispatch(&mut self) -> Result<(), Stop> {
+        let mut tries = 0;
         while !self.lease.may_dispatch() {
+            tries += 1;
+            if tries > RENEWALS {
+                // The store is slower than half a lease: nothing can be sent safely.
+                return Err(Stop::LeaseLost);
+            }
             let renewal = self.lease.renewal();
             let (sent_at, outcome) = self.drive(renewal).await?;
             if outcome.is_err() {

@@ -14,6 +14,7 @@
 
 mod capture;
 mod conclude;
+mod deliver;
 mod exchange;
 mod keeper;
 mod retries;
@@ -90,6 +91,8 @@ pub(super) enum Reply {
         outcome: &'static str,
         /// Which execution it was.
         attempt: Attempt,
+        /// From dispatch to the answer's end, or to its first part where it is passed on.
+        upstream: Duration,
     },
     /// An answer of our own.
     Problem(Problem),

@@ -92,8 +92,8 @@ impl Plan {
             .args(["run", "--config", "config.toml"])
             .args(&self.args)
             .current_dir(folder)
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env_remove("KUBERNETES_SERVICE_HOST")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -184,6 +184,10 @@ impl Sidecar {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
     }
 
     /// Waits for its end; the exit code.

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use super::sidecar::PATIENCE;
 
@@ -34,8 +36,16 @@ impl Seen {
 pub enum Act {
     /// Writes these octets.
     Send(Vec<u8>),
+    /// Writes these octets so many times.
+    Repeat(Vec<u8>, usize),
     /// Waits until the gate is open.
     Wait(Gate),
+    /// Takes its time: only where how long an answer takes is what the test is about.
+    Pause(Duration),
+    /// Calls this.
+    Do(Arc<dyn Fn() + Send + Sync>),
+    /// Never answers: reads until the other side is gone.
+    Hang,
     /// Closes the connection.
     Close,
     /// Closes it with a reset.
@@ -84,6 +94,39 @@ struct Shared {
     script: Box<Script>,
     seen: Mutex<Vec<Seen>>,
     more: Condvar,
+    /// Targets of requests that broke off after their head.
+    cut: Mutex<Vec<String>>,
+    connections: AtomicUsize,
+    idle: Option<Duration>,
+}
+
+/// An address that refuses connections until its upstream is started.
+#[derive(Debug)]
+pub struct Reserved {
+    socket: socket2::Socket,
+    pub addr: SocketAddr,
+}
+
+impl Reserved {
+    /// A free port of this loopback address.
+    pub fn new(ip: std::net::IpAddr) -> Self {
+        use socket2::{Domain, Socket, Type};
+        let free = SocketAddr::new(ip, 0);
+        let socket = Socket::new(Domain::for_address(free), Type::STREAM, None).unwrap();
+        socket.bind(&free.into()).unwrap();
+        let addr = socket.local_addr().unwrap().as_socket().unwrap();
+        Self { socket, addr }
+    }
+
+    /// Accepts from now on; closes connections that rest for `idle`.
+    pub fn start(
+        self,
+        idle: Option<Duration>,
+        script: impl Fn(&Seen, usize) -> Vec<Act> + Send + Sync + 'static,
+    ) -> Upstream {
+        self.socket.listen(1024).unwrap();
+        Upstream::with(self.socket.into(), idle, script)
+    }
 }
 
 impl Upstream {
@@ -97,17 +140,29 @@ impl Upstream {
         listener: TcpListener,
         script: impl Fn(&Seen, usize) -> Vec<Act> + Send + Sync + 'static,
     ) -> Self {
+        Self::with(listener, None, script)
+    }
+
+    fn with(
+        listener: TcpListener,
+        idle: Option<Duration>,
+        script: impl Fn(&Seen, usize) -> Vec<Act> + Send + Sync + 'static,
+    ) -> Self {
         let addr = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             script: Box::new(script),
             seen: Mutex::default(),
             more: Condvar::new(),
+            cut: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            idle,
         });
         let serving = shared.clone();
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
                 let Ok(stream) = stream else { break };
                 let shared = serving.clone();
+                shared.connections.fetch_add(1, Ordering::Relaxed);
                 std::thread::spawn(move || shared.serve(stream, number));
             }
         });
@@ -136,6 +191,24 @@ impl Upstream {
         assert!(!timeout.timed_out(), "{} of {count} calls came", seen.len());
     }
 
+    /// Connections made so far.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// Targets of requests that broke off after their head.
+    pub fn cut(&self) -> Vec<String> {
+        self.shared.cut.lock().unwrap().clone()
+    }
+
+    /// Waits until `enough` says so of what was received; whether it did in time.
+    pub fn wait_until(&self, limit: Duration, enough: impl Fn(&[Seen]) -> bool) -> bool {
+        let seen = self.shared.seen.lock().unwrap();
+        let wait = |seen: &mut Vec<Seen>| !enough(seen);
+        let waited = self.shared.more.wait_timeout_while(seen, limit, wait);
+        !waited.unwrap().1.timed_out()
+    }
+
     /// What was received.
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
@@ -145,7 +218,15 @@ impl Upstream {
 impl Shared {
     fn serve(&self, mut stream: TcpStream, connection: usize) {
         let mut buffer = Vec::new();
-        while let Some(mut request) = read_request(&mut stream, &mut buffer) {
+        stream.set_read_timeout(self.idle).unwrap();
+        loop {
+            let mut request = match receive(&mut stream, &mut buffer) {
+                Ok(request) => request,
+                Err(target) => {
+                    self.cut.lock().unwrap().extend(target);
+                    return;
+                }
+            };
             request.connection = connection;
             let number = {
                 let mut seen = self.seen.lock().unwrap();
@@ -154,56 +235,72 @@ impl Shared {
                 seen.len()
             };
             for act in (self.script)(&request, number) {
-                match act {
-                    Act::Send(octets) => {
-                        if stream.write_all(&octets).is_err() {
-                            return;
-                        }
-                    }
-                    Act::Wait(gate) => gate.wait(),
-                    Act::Close => return,
-                    Act::Reset => {
-                        let socket = socket2::Socket::from(stream);
-                        socket.set_linger(Some(std::time::Duration::ZERO)).unwrap();
-                        return;
-                    }
+                if !perform(act, &mut stream) {
+                    return;
                 }
             }
         }
     }
 }
 
+/// Whether the connection goes on.
+fn perform(act: Act, stream: &mut TcpStream) -> bool {
+    match act {
+        Act::Send(octets) => return stream.write_all(&octets).is_ok(),
+        Act::Repeat(octets, times) => {
+            return (0..times).all(|_| stream.write_all(&octets).is_ok());
+        }
+        Act::Wait(gate) => gate.wait(),
+        Act::Pause(time) => std::thread::sleep(time),
+        Act::Do(call) => call(),
+        Act::Hang => {
+            stream.set_read_timeout(None).unwrap();
+            drain(stream);
+            return false;
+        }
+        Act::Close => return false,
+        Act::Reset => {
+            let socket = socket2::SockRef::from(&*stream);
+            socket.set_linger(Some(Duration::ZERO)).unwrap();
+            return false;
+        }
+    }
+    true
+}
+
 /// Reads one whole request; `None` at the end of the connection, or where it breaks off.
 pub fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Seen> {
-    let head_end = super::client::fill_until(stream, buffer, b"\r\n\r\n")?;
-    let head = String::from_utf8_lossy(&buffer[..head_end]).into_owned();
+    receive(stream, buffer).ok()
+}
+
+/// The same; where it breaks off after its head, the target is the error.
+fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Seen, Option<String>> {
+    let head_end = super::client::fill_until(stream, buffer, b"\r\n\r\n").ok_or(None)?;
+    let head: String = buffer[..head_end].iter().copied().map(char::from).collect();
     buffer.drain(..head_end + 4);
     let mut lines = head.split("\r\n");
-    let mut first = lines.next()?.splitn(3, ' ');
-    let (method, target) = (first.next()?.to_owned(), first.next()?.to_owned());
+    let mut first = lines.next().unwrap_or_default().splitn(3, ' ');
+    let mut word = || first.next().unwrap_or_default().to_owned();
+    let (method, target) = (word(), word());
     let headers: Vec<(String, String)> = lines
         .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .map(|(name, value)| (name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
         .collect();
-    let find = |name: &str| {
-        headers
-            .iter()
-            .find(|(key, _)| key.eq_ignore_ascii_case(name))
-    };
-    let body = if find("transfer-encoding").is_some() {
-        super::client::read_chunked(stream, buffer)?.0
-    } else {
-        let length = find("content-length").map_or(0, |(_, value)| value.parse().unwrap());
-        super::client::fill(stream, buffer, length)?;
-        buffer.drain(..length).collect()
-    };
-    Some(Seen {
+    let mut request = Seen {
         method,
         target,
         headers,
-        body,
-        connection: 0,
-    })
+        ..Seen::default()
+    };
+    let body = if request.header("transfer-encoding").is_some() {
+        super::client::read_chunked(stream, buffer).map(|(body, _)| body)
+    } else {
+        let length = request.header("content-length");
+        let length = length.map_or(0, |value| value.parse().unwrap());
+        super::client::fill(stream, buffer, length).map(|()| buffer.drain(..length).collect())
+    };
+    request.body = body.ok_or_else(|| Some(request.target.clone()))?;
+    Ok(request)
 }
 
 /// Drains what a peer still sends, until it closes.
