@@ -33,10 +33,7 @@ impl Source {
 
     /// The line that holds octet `at` of `code` or `shipped`, from 1.
     pub(crate) fn line(&self, at: usize) -> usize {
-        1 + self.code.as_bytes()[..at]
-            .iter()
-            .filter(|octet| **octet == b'\n')
-            .count()
+        1 + self.code[..at].matches('\n').count()
     }
 
     /// The room a file of `src` belongs to.
@@ -116,12 +113,9 @@ fn blank(text: &str) -> String {
     let mut out = octets.to_vec();
     let mut at = 0;
     while at < octets.len() {
-        let end = match literal_end(octets, at) {
-            Some(end) => end,
-            None => {
-                at += 1;
-                continue;
-            }
+        let Some(end) = literal_end(octets, at) else {
+            at += 1;
+            continue;
         };
         for octet in &mut out[at..end] {
             if *octet != b'\n' {
@@ -222,25 +216,20 @@ pub(crate) fn item_end(code: &str, at: usize) -> usize {
 
 #[test]
 fn comments_literals_and_tests_are_told_from_code() {
-    let text = r##"//! crate::a
+    let text = r#"//! crate::a
 use crate::b; // crate::c
 const S: &str = "crate::d \" {"; /* crate::e */
 fn f<'a>(x: &'a str) -> char { '{' }
-const R: &str = r#"crate::"f""#;
+const R: &str = r"crate::f";
 #[cfg(test)]
 mod tests { use crate::g; fn h() {} }
 fn after() -> char { '\'' }
-"##;
+"#;
     let source = Source::new("src/proxy/x.rs".into(), text.into());
     assert_eq!(source.room(), Some("proxy"));
     assert_eq!(source.code.lines().count(), text.lines().count());
     for hidden in [
-        "crate::a",
-        "crate::c",
-        "crate::d",
-        "crate::e",
-        "crate::\"f",
-        "'{'",
+        "crate::a", "crate::c", "crate::d", "crate::e", "crate::f", "'{'",
     ] {
         assert!(!source.code.contains(hidden), "{hidden}");
     }
