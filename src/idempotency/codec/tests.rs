@@ -1,3 +1,5 @@
+//! Records there and back, to the octet; what is damaged is an error.
+
 use super::*;
 
 fn fingerprint() -> Fingerprint {

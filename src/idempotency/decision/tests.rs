@@ -1,3 +1,5 @@
+//! What a request gets from each state, age and policy.
+
 use std::time::Duration;
 
 use super::*;

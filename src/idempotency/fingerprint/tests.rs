@@ -1,3 +1,5 @@
+//! What makes two requests differ, and what is said about it.
+
 use super::*;
 use crate::idempotency::policy::JsonPointer;
 

@@ -1,3 +1,5 @@
+//! Spellings of a key that are accepted, and those that are not.
+
 use http::{HeaderName, HeaderValue};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Heads that are refused, and what is taken from the others.
+
 use http::Request;
 
 use super::*;

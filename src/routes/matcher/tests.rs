@@ -1,3 +1,5 @@
+//! Which route wins, and which configurations are ties.
+
 use super::*;
 use crate::idempotency::policy::Mode;
 

@@ -97,7 +97,7 @@ pub(super) fn body(value: &Value) -> Result<Option<Vec<u8>>, String> {
 pub(super) fn shown(octets: &[u8]) -> String {
     let text = from_latin1(&octets[..octets.len().min(300)]);
     if octets.len() > 300 {
-        return format!("{text:?}… ({} octets)", octets.len());
+        return format!("{text:?}... ({} octets)", octets.len());
     }
     format!("{text:?}")
 }

@@ -51,8 +51,7 @@ fn texts(value: &Value) -> Vec<&str> {
 }
 
 fn has_status(value: &Value, status: u16) -> bool {
-    let list = value.as_array().expect("a list");
-    list.contains(&Value::from(status))
+    value.as_array().expect("a list").contains(&status.into())
 }
 
 fn blob(value: &Value) -> Result<Vec<u8>, String> {
