@@ -15,6 +15,7 @@ use super::intake::Intake;
 use super::problem::Problem;
 use super::request::{self, Target};
 use super::rewrite;
+use crate::idempotency::policy::Mode;
 use crate::routes::Route;
 use crate::telemetry::metrics::{RequestLabels, method_label};
 
@@ -105,6 +106,11 @@ impl Proxy {
                 "The path is spelled in a way that upstreams may read differently: send it without \
                  dot segments, repeated slashes, encoded slashes or needlessly encoded letters.",
             ));
+        }
+        // R1, for methods that only this route covers.
+        let is_on = route.policy.mode == Mode::Enforce;
+        if is_on && let Err(problem) = request::method(&head.method, &route.policy.methods) {
+            return refuse(problem);
         }
         if let Err(problem) = request::nominations(&head.headers, &route.policy) {
             return refuse(problem);
