@@ -13,6 +13,7 @@ mod crashes;
 mod duplicates;
 mod outages;
 mod outcomes;
+mod passing;
 mod redis_faults;
 mod refusals;
 mod replicas;
