@@ -14,17 +14,17 @@ use super::policy::JsonPointer;
 
 /// The canonical form without what `ignore` points at; `None` where octets must be compared.
 pub fn canonical(body: &[u8], ignore: &[JsonPointer]) -> Option<Vec<u8>> {
-    let mut value = serde_json::from_slice::<Unambiguous>(body).ok()?.0;
+    let mut value = serde_json::from_slice::<Unambiguous<true>>(body).ok()?.0;
     for pointer in ignore {
         remove(&mut value, pointer.as_str());
     }
     serde_json_canonicalizer::to_vec(&value).ok()
 }
 
-/// R7: the string at `pointer`. A body that is no unambiguous JSON, or holds something else there,
-/// has none.
+/// R7: the string at `pointer`. A body that is no JSON, repeats a member, or holds something else
+/// there has none; how large its numbers are does not matter.
 pub fn string_at(body: &[u8], pointer: &JsonPointer) -> Option<String> {
-    let value = serde_json::from_slice::<Unambiguous>(body).ok()?.0;
+    let value = serde_json::from_slice::<Unambiguous<false>>(body).ok()?.0;
     value.pointer(pointer.as_str())?.as_str().map(str::to_owned)
 }
 
@@ -49,19 +49,22 @@ fn remove(value: &mut Value, pointer: &str) {
 }
 
 /// The largest integer up to which every integer is a double.
-const EXACT: u64 = 1 << 53;
+const LARGEST: u64 = 1 << 53;
 
-struct Unambiguous(Value);
+/// JSON without repeated members and, where `EXACT`, without numbers that a double cannot hold.
+struct Unambiguous<const EXACT: bool>(Value);
 
-impl<'de> Deserialize<'de> for Unambiguous {
+impl<'de, const EXACT: bool> Deserialize<'de> for Unambiguous<EXACT> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UnambiguousVisitor).map(Self)
+        deserializer
+            .deserialize_any(UnambiguousVisitor::<EXACT>)
+            .map(Self)
     }
 }
 
-struct UnambiguousVisitor;
+struct UnambiguousVisitor<const EXACT: bool>;
 
-impl<'de> Visitor<'de> for UnambiguousVisitor {
+impl<'de, const EXACT: bool> Visitor<'de> for UnambiguousVisitor<EXACT> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,14 +80,14 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
-        if value > EXACT {
+        if EXACT && value > LARGEST {
             return Err(E::custom("integer beyond 2^53"));
         }
         Ok(Value::from(value))
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
-        if value.unsigned_abs() > EXACT {
+        if EXACT && value.unsigned_abs() > LARGEST {
             return Err(E::custom("integer beyond 2^53"));
         }
         Ok(Value::from(value))
@@ -93,7 +96,7 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
         // Integers beyond 64 bits arrive here too.
         #[allow(clippy::cast_precision_loss)] // 2^53 is exact
-        if value.abs() > EXACT as f64 {
+        if EXACT && value.abs() > LARGEST as f64 {
             return Err(E::custom("number beyond 2^53"));
         }
         Number::from_f64(value)
@@ -111,7 +114,7 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(Unambiguous(item)) = items.next_element()? {
+        while let Some(Unambiguous::<EXACT>(item)) = items.next_element()? {
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -120,7 +123,7 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut seen = HashSet::new();
         let mut map = Map::new();
-        while let Some((name, Unambiguous(value))) = members.next_entry::<String, _>()? {
+        while let Some((name, Unambiguous::<EXACT>(value))) = members.next_entry::<String, _>()? {
             if !seen.insert(name.clone()) {
                 return Err(de::Error::custom("repeated member"));
             }
@@ -187,5 +190,7 @@ mod tests {
         assert_eq!(at(r#"{"meta":{}}"#), None);
         assert_eq!(at(r#"{"meta":{"key":"a","key":"b"}}"#), None);
         assert_eq!(at("not json"), None);
+        let large = r#"{"n":9007199254740993,"x":1e300,"meta":{"key":"k-1"}}"#;
+        assert_eq!(at(large).as_deref(), Some("k-1"));
     }
 }

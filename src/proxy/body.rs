@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use super::budget::Reservation;
+use super::rewrite;
 use super::upstream::Connection;
 
 /// Why a body broke off.
@@ -158,11 +159,17 @@ impl Whole {
 impl Stream {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
-            if frame.is_none() {
+            let ends = match &frame {
+                None => true,
+                Some(frame) => frame.as_ref().is_ok_and(Frame::is_trailers),
+            };
+            if ends {
                 self.give_back();
             }
             self.sleep.as_mut().reset(Instant::now() + self.timeout);
-            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
+            return Poll::Ready(
+                frame.and_then(|frame| frame.map(allowed).map_err(BodyError::from).transpose()),
+            );
         }
         ready!(self.sleep.as_mut().poll(cx));
         if let Some(stalled) = &self.stalled {
@@ -175,6 +182,14 @@ impl Stream {
         if let Some(connection) = self.connection.take() {
             connection.give_back();
         }
+    }
+}
+
+/// R27: trailers without the names that may not stand there; nothing where none is left.
+fn allowed(frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
+    match frame.into_trailers() {
+        Ok(fields) => rewrite::trailers(fields).map(Frame::trailers),
+        Err(data) => Some(data),
     }
 }
 

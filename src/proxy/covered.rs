@@ -17,8 +17,8 @@ use super::problem::{Code, Problem};
 use super::{request, rewrite};
 use crate::idempotency::fingerprint::Subject;
 use crate::idempotency::key::{self, KeyError};
-use crate::idempotency::policy::{KeyPolicy, MissingKey};
-use crate::idempotency::scope::{KeyText, record_key};
+use crate::idempotency::policy::{KeyPolicy, KeyUpstream, MissingKey};
+use crate::idempotency::scope::{KeyText, ScopeValue, record_key};
 use crate::idempotency::{Fingerprint, IdempotencyKey, RecordKey, json};
 use crate::routes::Route;
 
@@ -32,19 +32,24 @@ pub(super) struct Keyed {
     /// How long its answer is kept.
     pub(super) ttl: Duration,
     pub(super) preferred_wait: Option<Duration>,
-    /// R6 `generate`: returned on every answer.
-    minted: Option<HeaderValue>,
 }
 
 /// Where the key came from (R6, R7).
 enum Found {
     Key(IdempotencyKey),
-    /// Minted here; the value is returned on every answer.
-    Minted(IdempotencyKey, HeaderValue),
+    /// Made here.
+    Minted(Minted),
     /// The fingerprint stands for it.
     Derived,
     /// The request goes through unprotected.
     Pass,
+}
+
+/// R6 `generate`: forwarded, and returned on every answer.
+#[derive(Clone)]
+struct Minted {
+    key: IdempotencyKey,
+    field: HeaderValue,
 }
 
 impl Proxy {
@@ -54,59 +59,87 @@ impl Proxy {
         intake: &mut Intake,
     ) -> Verdict {
         let route = arrival.route.clone();
-        match self.take(arrival, intake).await {
+        let mut minted = None;
+        let mut verdict = match self.take(arrival, intake, &mut minted).await {
             Ok(Taken::Passed(verdict)) => *verdict,
-            Ok(Taken::Keyed(mut keyed)) => {
-                let minted = keyed.minted.take();
-                let mut verdict = self.resolve(*keyed).await;
-                if let Some(minted) = minted {
-                    let name = route.policy.key.header.clone();
-                    verdict.response.headers_mut().insert(name, minted);
-                }
-                verdict
-            }
+            Ok(Taken::Keyed(keyed)) => self.resolve(*keyed).await,
             Err(problem) => Verdict::problem(problem, &route),
+        };
+        if let Some(Minted { field, .. }) = minted {
+            let name = route.policy.key.header.clone();
+            verdict.response.headers_mut().insert(name, field);
         }
+        verdict
     }
 
     /// R4 to R8, R10, R12: reads the request whole and names its record.
-    async fn take(&self, arrival: Arrival, intake: &mut Intake) -> Result<Taken, Problem> {
+    ///
+    /// What the head alone decides comes first: those refusals are sent before 100 (Continue).
+    async fn take(
+        &self,
+        arrival: Arrival,
+        intake: &mut Intake,
+        minted: &mut Option<Minted>,
+    ) -> Result<Taken, Problem> {
         let route = arrival.route.clone();
         let policy = &route.policy;
         let early = early_key(&arrival, &policy.key)?;
         request::expectation(&arrival.head.headers)?;
-        let needs_body = policy.key.from_body.is_some();
-        if early.is_none() && !needs_body && when_missing(&arrival, &policy.key)? == Missing::Pass {
+        let from_body = policy.key.from_body.is_some();
+        let mut found = match early {
+            Some(key) => Some(Found::Key(key)),
+            None if from_body => None,
+            None => Some(missing_key(&arrival, &policy.key, minted)?),
+        };
+        if matches!(found, Some(Found::Pass)) {
             let body = self.streamed(intake);
             return Ok(Taken::Passed(Box::new(self.pass_on(arrival, body).await)));
         }
+        // A key is certain: then so is the scope.
+        let mut scope = None;
+        if found.is_some() {
+            scope = Some(self.scope(&arrival)?);
+        }
         let (body, held) = self.read_body(intake, policy.max_request).await?;
-        let found = match late_key(early, &body, &policy.key)? {
-            Some(key) => Found::Key(key),
-            None => missing_key(&arrival, &policy.key)?,
+        if from_body {
+            found = late_key(found, &body, &policy.key)?;
+        }
+        let found = match found {
+            Some(found) => found,
+            None => missing_key(&arrival, &policy.key, minted)?,
         };
         if matches!(found, Found::Pass) {
             let body = Body::held(body, None, Some(held));
             return Ok(Taken::Passed(Box::new(self.pass_on(arrival, body).await)));
         }
-        let keyed = self.name(arrival, body, held, found)?;
+        let scope = match scope {
+            Some(scope) => scope,
+            None => self.scope(&arrival)?,
+        };
+        let keyed = self.name(arrival, &scope, body, held, found);
         Ok(Taken::Keyed(Box::new(keyed)))
+    }
+
+    /// R8.
+    fn scope(&self, arrival: &Arrival) -> Result<Vec<ScopeValue>, Problem> {
+        let (route, headers) = (&arrival.route, &arrival.head.headers);
+        let trusted = &self.shared.settings.trusted_proxies;
+        let client = request::client_ip(arrival.peer, headers, trusted);
+        request::scope(&route.policy.scope, headers, client, &route.name)
     }
 
     /// R8, R10: the record and the fingerprint of a request that was read.
     fn name(
         &self,
         mut arrival: Arrival,
+        scope: &[ScopeValue],
         body: Bytes,
         reserved: Reservation,
         found: Found,
-    ) -> Result<Keyed, Problem> {
+    ) -> Keyed {
         let route = arrival.route.clone();
         let policy = &route.policy;
         let head = &arrival.head;
-        let trusted = &self.shared.settings.trusted_proxies;
-        let client = request::client_ip(arrival.peer, &head.headers, trusted);
-        let scope = request::scope(&policy.scope, &head.headers, client, &route.name)?;
         let subject = Subject {
             method: &head.method,
             path: head.uri.path(),
@@ -116,37 +149,32 @@ impl Proxy {
         };
         let fingerprint = Fingerprint::of(subject, &policy.fingerprint);
         let (text, ttl) = match &found {
-            Found::Key(key) | Found::Minted(key, _) => (KeyText::Key(key), policy.ttl),
+            Found::Key(key) | Found::Minted(Minted { key, .. }) => (KeyText::Key(key), policy.ttl),
             _ => (KeyText::Derived(&fingerprint), policy.key.derive_window),
         };
-        let key = record_key(&self.shared.namespace, &scope, text);
+        let key = record_key(&self.shared.namespace, scope, text);
         let preferred_wait = super::waiting::preferred_wait(&head.headers);
         self.rewrite(&mut arrival);
         rewrite::covered(&mut arrival.head, policy, &body);
-        let minted = match found {
-            Found::Minted(_, value) => {
-                arrival
-                    .head
-                    .headers
-                    .insert(policy.key.header.clone(), value.clone());
-                Some(value)
-            }
-            _ => None,
-        };
+        if let Found::Minted(Minted { field, .. }) = found
+            && policy.key.upstream == KeyUpstream::Forward
+        {
+            let name = policy.key.header.clone();
+            arrival.head.headers.insert(name, field);
+        }
         let prepared = Arc::new(Prepared {
             head: arrival.head,
             body,
             _held: reserved,
         });
-        Ok(Keyed {
+        Keyed {
             route,
             prepared,
             key,
             fingerprint,
             ttl,
             preferred_wait,
-            minted,
-        })
+        }
     }
 
     /// R12: the whole body, or the reason why not; nothing was claimed yet.
@@ -230,17 +258,20 @@ fn early_key(arrival: &Arrival, policy: &KeyPolicy) -> Result<Option<Idempotency
 
 /// The same with what the body says (R7).
 fn late_key(
-    early: Option<IdempotencyKey>,
+    early: Option<Found>,
     body: &[u8],
     policy: &KeyPolicy,
-) -> Result<Option<IdempotencyKey>, Problem> {
-    let Some(pointer) = &policy.from_body else {
+) -> Result<Option<Found>, Problem> {
+    let text = policy.from_body.as_ref();
+    let Some(text) = text.and_then(|pointer| json::string_at(body, pointer)) else {
         return Ok(early);
     };
-    let Some(text) = json::string_at(body, pointer) else {
-        return Ok(early);
+    let early = match early {
+        Some(Found::Key(key)) => Some(key),
+        _ => None,
     };
-    agree(early, Some(key::plain(text, policy).map_err(invalid)?))
+    let key = key::plain(text, policy).map_err(invalid)?;
+    Ok(agree(early, Some(key))?.map(Found::Key))
 }
 
 fn agree(
@@ -278,38 +309,34 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// R6, before the body is read: only whether the request passes matters.
-#[derive(Debug, PartialEq, Eq)]
-enum Missing {
-    Pass,
-    Go,
-}
-
-fn when_missing(arrival: &Arrival, policy: &KeyPolicy) -> Result<Missing, Problem> {
+/// R6.
+fn missing_key(
+    arrival: &Arrival,
+    policy: &KeyPolicy,
+    minted: &mut Option<Minted>,
+) -> Result<Found, Problem> {
     if !policy.required_on.contains(&arrival.head.method) {
-        return Ok(Missing::Pass);
-    }
-    match policy.missing {
-        MissingKey::Pass => Ok(Missing::Pass),
-        MissingKey::Reject => Err(missing(&policy.header)),
-        MissingKey::Generate | MissingKey::Derive => Ok(Missing::Go),
-    }
-}
-
-fn missing_key(arrival: &Arrival, policy: &KeyPolicy) -> Result<Found, Problem> {
-    if when_missing(arrival, policy)? == Missing::Pass {
         return Ok(Found::Pass);
     }
-    if policy.missing == MissingKey::Derive {
-        return Ok(Found::Derived);
+    match policy.missing {
+        MissingKey::Pass => Ok(Found::Pass),
+        MissingKey::Reject => Err(missing(&policy.header)),
+        MissingKey::Derive => Ok(Found::Derived),
+        MissingKey::Generate => {
+            let made = mint(policy)?;
+            *minted = Some(made.clone());
+            Ok(Found::Minted(made))
+        }
     }
+}
+
+fn mint(policy: &KeyPolicy) -> Result<Minted, Problem> {
     let text = uuid::Uuid::now_v7().to_string();
-    let value =
+    let field =
         HeaderValue::try_from(format!("\"{text}\"")).map_err(|_| missing(&policy.header))?;
     // A minted key fits any length and format the route asks of clients.
-    let free = KeyPolicy::default();
-    let key = key::plain(text, &free).map_err(invalid)?;
-    Ok(Found::Minted(key, value))
+    let key = key::plain(text, &KeyPolicy::default()).map_err(invalid)?;
+    Ok(Minted { key, field })
 }
 
 fn missing(header: &HeaderName) -> Problem {

@@ -17,6 +17,7 @@ use super::problem::Problem;
 use super::request::{self, Target};
 use super::rewrite;
 use crate::idempotency::RecordKey;
+use crate::idempotency::policy::Mode;
 use crate::idempotency::record::Attempt;
 use crate::routes::Route;
 use crate::telemetry::metrics::{RequestLabels, method_label};
@@ -113,8 +114,10 @@ impl Proxy {
             return;
         }
         let took = started.elapsed();
-        let own = took.saturating_sub(verdict.spent.elsewhere);
-        metrics.overhead.observe(own.as_secs_f64());
+        if verdict.record.is_some() {
+            let own = took.saturating_sub(verdict.spent.elsewhere);
+            metrics.overhead.observe(own.as_secs_f64());
+        }
         let key = verdict.record.map(|record| record.short());
         tracing::info!(
             event = "request",
@@ -149,6 +152,11 @@ impl Proxy {
                 "The path is spelled in a way that upstreams may read differently: send it without \
                  dot segments, repeated slashes, encoded slashes or needlessly encoded letters.",
             ));
+        }
+        // R1, for methods that only this route covers.
+        let is_on = route.policy.mode == Mode::Enforce;
+        if is_on && let Err(problem) = request::method(&head.method, &route.policy.methods) {
+            return refuse(problem);
         }
         if let Err(problem) = request::nominations(&head.headers, &route.policy) {
             return refuse(problem);

@@ -14,7 +14,6 @@ use crate::idempotency::headers::{
 };
 use crate::idempotency::policy::{KeyUpstream, Policy};
 
-const VIA: &str = "1.1 retrysafe";
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -29,6 +28,11 @@ pub(super) fn to_upstream(
     settings: &Settings,
     upstream_host: &str,
 ) {
+    // RFC 9110 section 7.6.3: the version the request came with.
+    let via = match parts.version {
+        Version::HTTP_10 => "1.0 retrysafe",
+        _ => "1.1 retrysafe",
+    };
     parts.version = Version::HTTP_11;
     parts.uri = origin_form(&parts.uri);
     let trailers = accepts_trailers(&parts.headers);
@@ -48,7 +52,7 @@ pub(super) fn to_upstream(
     }
     parts
         .headers
-        .append(header::VIA, HeaderValue::from_static(VIA));
+        .append(header::VIA, HeaderValue::from_static(via));
     let trusted = settings
         .trusted_proxies
         .iter()

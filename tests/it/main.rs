@@ -15,6 +15,7 @@ mod duplicates;
 mod limits;
 mod outages;
 mod outcomes;
+mod passing;
 mod passthrough;
 mod redis_faults;
 mod refusals;

@@ -58,24 +58,3 @@ fn who_waits_for_100_is_refused_at_once_and_told_that_the_connection_ends() {
     assert_eq!(answer.header("connection"), Some("close"));
     assert!(client.is_closed_within(Duration::from_secs(5)));
 }
-
-#[test]
-fn a_body_of_unknown_length_passes_whatever_the_method() {
-    let upstream = Upstream::counting();
-    let sidecar = sidecar(upstream.addr, "");
-    for method in ["GET", "OPTIONS", "SEARCH"] {
-        let mut client = Client::connect(sidecar.addr);
-        let head =
-            format!("{method} /find HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
-        client.write(head.as_bytes());
-        client.write(b"5\r\nhello\r\n0\r\n\r\n");
-        assert_eq!(client.answer().expect("an answer").status, 201, "{method}");
-        let seen = upstream.seen().pop().unwrap();
-        assert_eq!(seen.body, b"hello", "{method}");
-        assert_eq!(
-            seen.header("transfer-encoding"),
-            Some("chunked"),
-            "{method}"
-        );
-    }
-}

@@ -46,8 +46,9 @@ impl Target {
 
 /// Checks the head of a request.
 pub(super) fn inspect(parts: &Parts) -> Result<Target, Problem> {
-    method(&parts.method)?;
+    method(&parts.method, &covered_methods())?;
     transfer_encoding(&parts.headers)?;
+    form(parts)?;
     let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     if !path_and_query.is_ascii() {
         return Err(Problem::malformed(
@@ -57,18 +58,31 @@ pub(super) fn inspect(parts: &Parts) -> Result<Target, Problem> {
     target(parts)
 }
 
-fn method(method: &Method) -> Result<(), Problem> {
+/// R1: no CONNECT, and no covered method in another case.
+pub(super) fn method(method: &Method, covered: &[Method]) -> Result<(), Problem> {
     let refused = |detail: String| Err(Problem::new(Code::MethodNotSupported, detail));
     if *method == Method::CONNECT {
         return refused("CONNECT is not available here.".to_owned());
     }
-    let near = covered_methods()
-        .into_iter()
-        .find(|known| known != method && known.as_str().eq_ignore_ascii_case(method.as_str()));
+    let near = covered
+        .iter()
+        .find(|known| *known != method && known.as_str().eq_ignore_ascii_case(method.as_str()));
     match near {
         Some(known) => refused(format!("Methods are case-sensitive: send {known}.")),
         None => Ok(()),
     }
+}
+
+/// RFC 9112 section 3.2: `*` is for OPTIONS alone, a bare authority for CONNECT alone.
+fn form(parts: &Parts) -> Result<(), Problem> {
+    let asterisk = parts.uri.path() == "*" && parts.method != Method::OPTIONS;
+    let authority = parts.uri.authority().is_some() && parts.uri.scheme().is_none();
+    if asterisk || authority {
+        return Err(Problem::malformed(
+            "The request target must be a path or an absolute URI.",
+        ));
+    }
+    Ok(())
 }
 
 fn transfer_encoding(headers: &HeaderMap) -> Result<(), Problem> {

@@ -214,9 +214,14 @@ fn json(members: &Map<String, Value>, got: &Got) -> Result<(), String> {
             Some(map) if map.len() == 1 => match map.iter().next().unwrap() {
                 (word, Value::Bool(true)) if word == "present" => value.is_some(),
                 (word, Value::Bool(true)) if word == "absent" => value.is_none(),
-                (word, Value::String(pattern)) if word == "matches" => {
+                (word, Value::String(pattern)) if word.ends_with("matches") => {
                     let text = value.and_then(Value::as_str).unwrap_or_default();
-                    Regex::new(pattern).unwrap().is_match(text)
+                    let matches = Regex::new(pattern).unwrap().is_match(text);
+                    match word.as_str() {
+                        "matches" => matches,
+                        "not_matches" => !matches,
+                        _ => return Err(format!("unknown word in the member {name}: {expected}")),
+                    }
                 }
                 _ => return Err(format!("unknown word in the member {name}: {expected}")),
             },
