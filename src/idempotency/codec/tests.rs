@@ -1,6 +1,8 @@
 //! Records there and back, to the octet; what is damaged is an error.
 
 use super::*;
+use crate::idempotency::fingerprint::{Part, PartKind};
+use crate::idempotency::record::Answer;
 
 fn fingerprint() -> Fingerprint {
     let part = |kind, name: &str, digest| Part {

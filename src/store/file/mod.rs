@@ -133,7 +133,7 @@ impl Drop for FileStore {
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
         {
-            tracing::error!("the file store's thread panicked");
+            tracing::error!(event = "fault", "the file store's thread panicked");
         }
     }
 }

@@ -42,7 +42,10 @@ fn database(file: File) -> Result<Database, DatabaseError> {
         .set_cache_size(CACHE)
         .set_repair_callback(|session| {
             let percent = 100.0 * session.progress();
-            tracing::warn!("the store's file was not closed; it is checked, {percent:.0} %");
+            tracing::warn!(
+                event = "file_check",
+                "the store's file was not closed; it is checked, {percent:.0} %"
+            );
         })
         .create_with_backend(backend)
 }
