@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 
 use crate::telemetry::Metrics;
+use crate::telemetry::metrics::Format;
 
 /// `[health]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,19 +67,21 @@ impl Health {
                 check(started, "starting\n".into())
             }
             "/readyz" => self.ready(request.uri().query() == Some("verbose")),
-            "/metrics" => {
-                let mut response = text(StatusCode::OK, self.metrics.render());
-                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                response
-                    .headers_mut()
-                    .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-                response
-            }
+            "/metrics" => self.metrics(request.headers()),
             _ => text(
                 StatusCode::NOT_FOUND,
                 "/livez /startupz /readyz /metrics\n".into(),
             ),
         }
+    }
+
+    fn metrics(&self, headers: &HeaderMap) -> Response<Full<Bytes>> {
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let format = Format::accepted(accept.unwrap_or_default());
+        let mut response = text(StatusCode::OK, self.metrics.render(format));
+        let kind = HeaderValue::from_static(format.content_type());
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
     }
 
     fn ready(&self, verbose: bool) -> Response<Full<Bytes>> {

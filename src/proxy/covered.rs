@@ -32,7 +32,6 @@ pub(super) struct Keyed {
     /// How long its answer is kept.
     pub(super) ttl: Duration,
     pub(super) preferred_wait: Option<Duration>,
-    pub(super) started: tokio::time::Instant,
 }
 
 /// Where the key came from (R6, R7).
@@ -155,7 +154,6 @@ impl Proxy {
         };
         let key = record_key(&self.shared.namespace, scope, text);
         let preferred_wait = super::waiting::preferred_wait(&head.headers);
-        let started = arrival.started;
         self.rewrite(&mut arrival);
         rewrite::covered(&mut arrival.head, policy, &body);
         if let Found::Minted(Minted { field, .. }) = found {
@@ -174,7 +172,6 @@ impl Proxy {
             fingerprint,
             ttl,
             preferred_wait,
-            started,
         }
     }
 

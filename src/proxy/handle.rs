@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -15,7 +16,9 @@ use super::intake::Intake;
 use super::problem::Problem;
 use super::request::{self, Target};
 use super::rewrite;
+use crate::idempotency::RecordKey;
 use crate::idempotency::policy::Mode;
+use crate::idempotency::record::Attempt;
 use crate::routes::Route;
 use crate::telemetry::metrics::{RequestLabels, method_label};
 
@@ -26,13 +29,37 @@ pub(super) struct Verdict {
     pub(super) response: Response<Body>,
     /// `executed`, `replayed`, `passed`, `unprotected`, or a problem's code.
     pub(super) outcome: &'static str,
+    /// The record it was about.
+    pub(super) record: Option<RecordKey>,
+    /// What it cost elsewhere.
+    pub(super) spent: Spent,
+}
+
+/// What a request cost that is not the proxy's own time.
+#[derive(Debug, Default)]
+pub(super) struct Spent {
+    /// Which execution answered; 0 where none ran.
+    pub(super) attempt: Attempt,
+    /// At the upstream, or waiting for somebody else's answer.
+    pub(super) elsewhere: Duration,
 }
 
 impl Verdict {
+    pub(super) fn new(response: Response<Body>, outcome: &'static str) -> Self {
+        Self {
+            response,
+            outcome,
+            record: None,
+            spent: Spent::default(),
+        }
+    }
+
     pub(super) fn problem(problem: Problem, route: &Route) -> Self {
         let outcome = problem.code.name();
-        let response = problem.into_response(route.policy.docs_url.as_deref());
-        Self { response, outcome }
+        Self::new(
+            problem.into_response(route.policy.docs_url.as_deref()),
+            outcome,
+        )
     }
 }
 
@@ -43,7 +70,6 @@ pub(super) struct Arrival {
     pub(super) target: Target,
     pub(super) peer: SocketAddr,
     pub(super) route: Arc<Route>,
-    pub(super) started: Instant,
 }
 
 impl Proxy {
@@ -55,9 +81,9 @@ impl Proxy {
     ) -> Response<Body> {
         let started = Instant::now();
         let (head, body) = request.into_parts();
-        let method = method_label(head.method.as_str());
+        let method = head.method.clone();
         let mut intake = Intake::new(&head.headers, body);
-        let (route, mut verdict) = match self.arrive(head, peer, started) {
+        let (route, mut verdict) = match self.arrive(head, peer) {
             Ok(arrival) => {
                 let route = arrival.route.clone();
                 (route, self.route(arrival, &mut intake).await)
@@ -67,12 +93,7 @@ impl Proxy {
                 (route, verdict)
             }
         };
-        let labels = RequestLabels {
-            route: route.name.clone(),
-            method,
-            outcome: verdict.outcome,
-        };
-        self.shared.metrics.requests.get_or_create(&labels).inc();
+        self.report(&route, &method, &verdict, started);
         if !intake.settle().await {
             let headers = verdict.response.headers_mut();
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -80,13 +101,36 @@ impl Proxy {
         verdict.response
     }
 
+    /// Counts every request; one event per covered one. Never a body, a credential or a raw key.
+    fn report(&self, route: &Route, method: &Method, verdict: &Verdict, started: Instant) {
+        let metrics = &self.shared.metrics;
+        let labels = RequestLabels {
+            route: route.name.clone(),
+            method: method_label(method.as_str()),
+            outcome: verdict.outcome,
+        };
+        metrics.requests.get_or_create(&labels).inc();
+        if !route.covers(method) {
+            return;
+        }
+        let took = started.elapsed();
+        let own = took.saturating_sub(verdict.spent.elsewhere);
+        metrics.overhead.observe(own.as_secs_f64());
+        let key = verdict.record.map(|record| record.short());
+        tracing::info!(
+            event = "request",
+            route = %route.name,
+            method = %method,
+            status = verdict.response.status().as_u16(),
+            outcome = verdict.outcome,
+            key = key.as_deref(),
+            attempt = verdict.spent.attempt,
+            duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        );
+    }
+
     /// R1, R2, R26, R27: everything the head alone decides.
-    fn arrive(
-        &self,
-        head: Parts,
-        peer: SocketAddr,
-        started: Instant,
-    ) -> Result<Arrival, (Arc<Route>, Problem)> {
+    fn arrive(&self, head: Parts, peer: SocketAddr) -> Result<Arrival, (Arc<Route>, Problem)> {
         let routes = &self.shared.routes;
         let target = request::inspect(&head).map_err(|problem| {
             (
@@ -127,7 +171,6 @@ impl Proxy {
             target,
             peer,
             route,
-            started,
         })
     }
 
@@ -136,10 +179,7 @@ impl Proxy {
             return self.covered(arrival, intake).await;
         }
         if let Some(response) = answer_here(&mut arrival.head) {
-            return Verdict {
-                response,
-                outcome: "passed",
-            };
+            return Verdict::new(response, "passed");
         }
         self.pass_on(arrival, self.streamed(intake)).await
     }
@@ -156,10 +196,7 @@ impl Proxy {
     pub(super) async fn pass_on(&self, mut arrival: Arrival, body: Body) -> Verdict {
         self.rewrite(&mut arrival);
         match self.pass(arrival.head, body).await {
-            Ok(response) => Verdict {
-                response,
-                outcome: "passed",
-            },
+            Ok(response) => Verdict::new(response, "passed"),
             Err(problem) => Verdict::problem(problem, &arrival.route),
         }
     }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Proxy;
 use super::covered::{Keyed, overloaded};
 use super::execution::{Job, Reply, start};
-use super::handle::Verdict;
+use super::handle::{Spent, Verdict};
 use super::phase::Phase;
 use super::problem::{Code, NO_NEW_KEY, Problem, UpstreamOutcome};
 use super::replay;
@@ -20,14 +20,6 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// Races lost in a row before the client is told to come again.
 const RACES: usize = 3;
-
-/// What a request cost that is not the proxy's own time.
-#[derive(Debug, Default)]
-struct Spent {
-    attempt: u32,
-    /// At the upstream, or waiting for somebody else's answer.
-    elsewhere: Duration,
-}
 
 /// What the next step is.
 enum Next {
@@ -67,8 +59,11 @@ impl Proxy {
                 Next::Wait => break Verdict::problem(in_progress(0), &keyed.route),
             }
         };
-        self.report(&keyed, &verdict, &spent);
-        verdict
+        Verdict {
+            record: Some(keyed.key),
+            spent,
+            ..verdict
+        }
     }
 
     /// Starts a task that claims and, if it gets the lease, executes. `Ok`: something is in the
@@ -119,7 +114,7 @@ impl Proxy {
             }) => {
                 spent.attempt = attempt;
                 spent.elsewhere += upstream;
-                Err(Box::new(Verdict { response, outcome }))
+                Err(Box::new(Verdict::new(response, outcome)))
             }
             Ok(Reply::Problem(problem)) => fail(problem),
             Ok(Reply::StoreDown(error)) => fail(not_stored(&error)),
@@ -148,10 +143,7 @@ impl Proxy {
                     let headers = response.headers_mut();
                     replay::announce_expiry(headers, completed_at, held.record.retention);
                 }
-                Next::Done(Box::new(Verdict {
-                    response,
-                    outcome: "replayed",
-                }))
+                Next::Done(Box::new(Verdict::new(response, "replayed")))
             }
             Decision::NotKept {
                 status,
@@ -226,23 +218,6 @@ impl Proxy {
             Outcome::Held(held) => Ok(self.judge(keyed, Some(&held), true)),
             _ => Ok(Next::Claim),
         }
-    }
-
-    /// One event per covered request; never a body, a credential or a raw key.
-    fn report(&self, keyed: &Keyed, verdict: &Verdict, spent: &Spent) {
-        let took = keyed.started.elapsed();
-        let own = took.saturating_sub(spent.elsewhere);
-        self.shared.metrics.overhead.observe(own.as_secs_f64());
-        tracing::info!(
-            event = "request",
-            route = %keyed.route.name,
-            method = %keyed.prepared.head.method,
-            status = verdict.response.status().as_u16(),
-            outcome = verdict.outcome,
-            key = %keyed.key.short(),
-            attempt = spent.attempt,
-            duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-        );
     }
 }
 

@@ -20,6 +20,9 @@ use tokio::time::{Instant, Sleep};
 /// How long a client that still sends is read off after its answer.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// Pieces read off in one turn.
+const READ_OFF_AT_ONCE: usize = 16;
+
 /// The limits of one connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -137,10 +140,17 @@ impl TimedIo {
     /// as 413 while the client still sends. So what waits is read off, for a short while.
     fn poll_read_off(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut scrap = [0; 4096];
+        let mut pieces = 0;
         while self.stream.poll_read_ready(cx)?.is_ready() {
+            if pieces == READ_OFF_AT_ONCE {
+                // There is more; the others on this thread come first.
+                cx.waker().wake_by_ref();
+                break;
+            }
             match self.stream.try_read(&mut scrap) {
                 Ok(0) => return Poll::Ready(Ok(())),
                 Ok(_) => {
+                    pieces += 1;
                     self.linger
                         .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
                 }

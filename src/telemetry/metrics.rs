@@ -4,8 +4,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
+use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder, prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -20,6 +19,34 @@ const OVERHEAD_BUCKETS: [f64; 11] = [
 const REQUEST_BUCKETS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 ];
+
+/// How metrics are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' text format 0.0.4.
+    Prometheus,
+    /// `OpenMetrics` 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What a scraper's `Accept` asks for.
+    pub fn accepted(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") {
+            Self::OpenMetrics
+        } else {
+            Self::Prometheus
+        }
+    }
+
+    /// The content type.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
 
 /// Labels of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -218,11 +245,17 @@ impl Metrics {
     }
 
     /// The text of `/metrics`.
-    pub fn render(&self) -> String {
-        let mut text = String::new();
-        // Writing into a String cannot fail.
-        let _ignored: Result<(), std::fmt::Error> = encode(&mut text, &self.registry);
-        text
+    pub fn render(&self, format: Format) -> String {
+        let mut out = String::new();
+        let encoded = match format {
+            Format::Prometheus => prometheus_text::encode(&mut out, &self.registry),
+            Format::OpenMetrics => text::encode(&mut out, &self.registry),
+        };
+        if encoded.is_err() {
+            // Writing into a String does not fail; half a text would be worse than none.
+            out.clear();
+        }
+        out
     }
 
     /// Counts one store call.
@@ -269,7 +302,7 @@ mod tests {
         };
         metrics.requests.get_or_create(&labels).inc();
         metrics.store_call("claim", "timeout", true, Duration::from_millis(250));
-        let text = metrics.render();
+        let text = metrics.render(Format::Prometheus);
         for line in [
             r#"retrysafe_requests_total{route="pay",method="POST",outcome="executed"} 1"#,
             r#"retrysafe_store_errors_total{operation="claim",kind="timeout"} 1"#,
@@ -283,6 +316,7 @@ mod tests {
             );
         }
         assert!(text.contains(r#"retrysafe_build_info{version=""#));
+        assert!(metrics.render(Format::OpenMetrics).ends_with("# EOF\n"));
     }
 
     #[test]

@@ -11,14 +11,16 @@ mod config;
 mod conformance;
 mod crashes;
 mod duplicates;
+mod limits;
 mod outages;
 mod outcomes;
-mod passing;
+mod passthrough;
 mod redis_faults;
 mod refusals;
 mod replicas;
 mod store_contract;
 mod support;
+mod wire;
 
 #[test]
 fn every_module_file_is_listed() {

@@ -134,7 +134,8 @@ fn authority(value: &[u8]) -> Result<String, Problem> {
         Some((_, port)) if !port.ends_with(']') => port.is_empty() || parsed.port_u16().is_some(),
         _ => true,
     };
-    if parsed.host().is_empty() || text.contains('@') || !port_ok {
+    // A comma is valid in a name, but it is what two Host lines look like once joined.
+    if parsed.host().is_empty() || text.contains(['@', ',']) || !port_ok {
         return Err(invalid());
     }
     Ok(text.to_owned())

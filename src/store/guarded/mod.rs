@@ -293,3 +293,6 @@ fn kind_label(kind: StoreErrorKind) -> &'static str {
         StoreErrorKind::Internal => "internal",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! What is not covered streams through, both ways, in constant memory (R1, R28); trailers (R21, R27).
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use crate::support::client::{self, Answer, Client, request};
+use crate::support::sidecar::{Sidecar, sidecar};
+use crate::support::upstream::{Act, Gate, Upstream, reply};
+
+/// Resident memory in KiB.
+fn memory(sidecar: &Sidecar) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn large_bodies_pass_both_ways_in_constant_memory() {
+    const SIZE: usize = 256 << 20;
+    // Sends back as many octets as it got, without holding them.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = Vec::new();
+        let head = client::fill_until(&mut stream, &mut buffer, b"\r\n\r\n").unwrap();
+        let mut left = SIZE - (buffer.len() - head - 4);
+        let mut piece = vec![0; 1 << 16];
+        while left > 0 {
+            left -= stream.read(&mut piece).unwrap();
+        }
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n").unwrap();
+        for _ in 0..SIZE >> 16 {
+            stream.write_all(&piece).unwrap();
+        }
+    });
+    let sidecar = sidecar(addr, "[policy]\nmode = \"off\"");
+    let before = memory(&sidecar);
+    let mut stream = TcpStream::connect(sidecar.addr).unwrap();
+    write!(
+        stream,
+        "POST /big HTTP/1.1\r\nHost: h\r\nContent-Length: {SIZE}\r\n\r\n"
+    )
+    .unwrap();
+    let piece = vec![b'x'; 1 << 16];
+    for _ in 0..SIZE >> 16 {
+        stream.write_all(&piece).unwrap();
+    }
+    let mut buffer = Vec::new();
+    let head = client::fill_until(&mut stream, &mut buffer, b"\r\n\r\n").unwrap();
+    let mut came = buffer.len() - head - 4;
+    let mut most = 0;
+    let mut piece = vec![0; 1 << 16];
+    while came < SIZE {
+        let count = stream.read(&mut piece).unwrap();
+        assert!(count > 0, "cut after {came}");
+        came += count;
+        if came % (16 << 20) < count {
+            most = most.max(memory(&sidecar));
+        }
+    }
+    eprintln!("memory: {before} KiB before, {most} KiB at most");
+    assert!(
+        most < before + 32 * 1024,
+        "{before} KiB before, {most} KiB at most"
+    );
+}
+
+#[test]
+fn pieces_arrive_as_they_are_sent() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream = Upstream::start(move |_, _| {
+        vec![
+            Act::Send(
+                b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n".to_vec(),
+            ),
+            Act::Wait(hold.clone()),
+            Act::Send(b"6\r\nsecond\r\n0\r\n\r\n".to_vec()),
+        ]
+    });
+    let sidecar = sidecar(upstream.addr, "");
+    let mut stream = TcpStream::connect(sidecar.addr).unwrap();
+    stream
+        .write_all(&request("GET", "/events", &[], ""))
+        .unwrap();
+    let mut buffer = Vec::new();
+    client::fill_until(&mut stream, &mut buffer, b"first").unwrap();
+    gate.open();
+    client::fill_until(&mut stream, &mut buffer, b"second").unwrap();
+}
+
+#[test]
+fn trailers_pass_where_they_are_announced_and_wanted() {
+    let upstream = Upstream::start(|_, _| {
+        let text = "HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nhi\r\n0\r\n\
+                    X-Sum: 9\r\n\r\n";
+        vec![Act::Send(text.as_bytes().to_vec())]
+    });
+    let sidecar = sidecar(upstream.addr, "");
+    let with_te = |method: &str, key: &str| {
+        let fields = [
+            ("TE", "trailers"),
+            ("Connection", "TE"),
+            ("Idempotency-Key", key),
+        ];
+        client::send(sidecar.addr, &request(method, "/t", &fields, ""))
+    };
+    let sum = vec![("X-Sum".to_lowercase(), "9".to_owned())];
+    for (method, key, replays) in [
+        ("GET", "g", false),
+        ("POST", "k", false),
+        ("POST", "k", true),
+    ] {
+        let answer = with_te(method, key);
+        assert_eq!(
+            (answer.text().as_str(), answer.is_replay()),
+            ("hi", replays),
+            "{method}"
+        );
+        let trailers: Vec<_> = answer
+            .trailers
+            .iter()
+            .map(|(name, value)| (name.to_lowercase(), value.clone()))
+            .collect();
+        assert_eq!(trailers, sum, "{method} {replays}");
+    }
+    let plain = client::send(sidecar.addr, &request("GET", "/t", &[], ""));
+    assert_eq!((plain.text().as_str(), plain.trailers.len()), ("hi", 0));
+}
+
+#[test]
+fn a_client_that_goes_away_takes_its_uncovered_request_along() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream =
+        Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), reply(200, &[], "late")]);
+    let sidecar = sidecar(upstream.addr, "");
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request("GET", "/long", &[], ""));
+    upstream.wait_calls(1);
+    client.reset();
+    sidecar.wait_metric("retrysafe_connections", |open| open == 0);
+    gate.open();
+    assert_eq!(client::get(sidecar.addr, "/next").status, 200);
+}
+
+#[test]
+fn a_silent_upstream_is_504_for_uncovered_requests_too() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream = Upstream::start(move |_, _| vec![Act::Wait(hold.clone())]);
+    let tables = crate::support::sidecar::Tables {
+        upstream: "answer_within = \"200ms\"",
+        ..Default::default()
+    };
+    let sidecar = crate::support::sidecar::Plan::new(upstream.addr, &tables).start();
+    let answer = client::get(sidecar.addr, "/");
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (504, "upstream_timeout")
+    );
+    gate.open();
+}
+
+#[test]
+fn a_body_of_unknown_length_passes_whatever_the_method() {
+    let upstream = Upstream::counting();
+    let sidecar = sidecar(upstream.addr, "");
+    for method in ["GET", "OPTIONS", "SEARCH"] {
+        let mut client = Client::connect(sidecar.addr);
+        let head =
+            format!("{method} /find HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        client.write(head.as_bytes());
+        client.write(b"5\r\nhello\r\n0\r\n\r\n");
+        assert_eq!(client.answer().expect("an answer").status, 201, "{method}");
+        let seen = upstream.seen().pop().unwrap();
+        assert_eq!(seen.body, b"hello", "{method}");
+        assert_eq!(
+            seen.header("transfer-encoding"),
+            Some("chunked"),
+            "{method}"
+        );
+    }
+}
+
+fn with_trailers(addr: std::net::SocketAddr, method: &str) -> Answer {
+    let mut client = Client::connect(addr);
+    let fields = [
+        ("TE", "trailers"),
+        ("Connection", "TE"),
+        ("Idempotency-Key", "k-1"),
+    ];
+    client.write(&request(method, "/sum", &fields, ""));
+    client.answer().expect("an answer")
+}
+
+#[test]
+fn trailers_pass_and_are_replayed_but_for_those_that_may_not_stand_there() {
+    let upstream = Upstream::start(|_, _| {
+        let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Set-Cookie\r\n\r\n\
+                    5\r\nhello\r\n0\r\nX-Sum: 9\r\nSet-Cookie: a=1\r\n\r\n";
+        vec![Act::Send(text.as_bytes().to_vec())]
+    });
+    let sidecar = sidecar(upstream.addr, "");
+    for (method, replays) in [
+        ("GET", false),
+        ("GET", false),
+        ("POST", false),
+        ("POST", true),
+    ] {
+        let answer = with_trailers(sidecar.addr, method);
+        assert_eq!(answer.text(), "hello", "{method}");
+        assert_eq!(answer.is_replay(), replays, "{method}");
+        let expected = [("x-sum".to_owned(), "9".to_owned())];
+        assert_eq!(answer.trailers, expected, "{method}, replay: {replays}");
+    }
+    assert_eq!((upstream.calls(), upstream.connections()), (3, 1));
+}
