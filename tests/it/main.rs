@@ -15,7 +15,6 @@ mod duplicates;
 mod limits;
 mod outages;
 mod outcomes;
-mod passing;
 mod passthrough;
 mod redis_faults;
 mod refusals;

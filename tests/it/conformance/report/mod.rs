@@ -3,6 +3,7 @@
 mod checks;
 mod steps;
 mod upstream;
+mod words;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
