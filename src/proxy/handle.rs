@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
@@ -132,8 +133,11 @@ impl Proxy {
     }
 
     /// R1, R2, R26, R27: everything the head alone decides.
-    fn arrive(&self, head: Parts, peer: SocketAddr) -> Result<Arrival, (Arc<Route>, Problem)> {
+    fn arrive(&self, mut head: Parts, peer: SocketAddr) -> Result<Arrival, (Arc<Route>, Problem)> {
         let routes = &self.shared.routes;
+        if head.version == Version::HTTP_2 {
+            request::join_cookies(&mut head.headers);
+        }
         let target = request::inspect(&head).map_err(|problem| {
             (
                 routes.find("", head.uri.path(), &head.method).route,
@@ -196,7 +200,11 @@ impl Proxy {
 
     /// Uncovered, or covered and unprotected by the route's own rule (R6 `pass`).
     pub(super) async fn pass_on(&self, mut arrival: Arrival, body: Body) -> Verdict {
+        let multiplexed = arrival.head.version == Version::HTTP_2;
         self.rewrite(&mut arrival);
+        if multiplexed && body.is_end_stream() {
+            rewrite::length_of_nothing(&mut arrival.head);
+        }
         match self.pass(arrival.head, body).await {
             Ok(response) => Verdict::new(response, "passed"),
             Err(problem) => Verdict::problem(problem, &arrival.route),

@@ -31,6 +31,7 @@ pub(super) fn to_upstream(
     // RFC 9110 section 7.6.3: the version the request came with.
     let via = match parts.version {
         Version::HTTP_10 => "1.0 retrysafe",
+        Version::HTTP_2 => "2.0 retrysafe",
         _ => "1.1 retrysafe",
     };
     parts.version = Version::HTTP_11;
@@ -77,9 +78,17 @@ pub(super) fn covered(parts: &mut Parts, policy: &Policy, body: &[u8]) {
         let ours = [header::EXPECT, header::CONTENT_LENGTH, header::TRAILER].contains(name);
         !(ours || strip && is_key)
     });
-    // The library says nothing of an empty body; without a length some servers answer 411.
-    let takes_body = [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method);
-    if body.is_empty() && (announced || takes_body) {
+    if body.is_empty() && announced {
+        parts.headers.insert(header::CONTENT_LENGTH, 0.into());
+    } else if body.is_empty() {
+        length_of_nothing(parts);
+    }
+}
+
+/// The library says nothing of an empty body; without a length some servers answer 411 (RFC 9110
+/// section 8.6). HTTP/2 has no need of one, so its requests come without.
+pub(super) fn length_of_nothing(parts: &mut Parts) {
+    if [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
         parts.headers.insert(header::CONTENT_LENGTH, 0.into());
     }
 }

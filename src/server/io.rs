@@ -9,10 +9,11 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::Version;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
@@ -31,19 +32,29 @@ pub(super) struct Limits {
     pub(super) write: Duration,
 }
 
-/// How many requests began and ended on a connection; odd: one is being answered.
+/// The requests of a connection: which are being answered, and that one began or ended.
 #[derive(Debug, Default)]
-pub(super) struct Turns(AtomicU64);
+pub(super) struct Turns {
+    running: AtomicUsize,
+    changes: AtomicU64,
+    /// HTTP/2 has frames between requests: octets are no sign of a head.
+    multiplexed: AtomicBool,
+}
 
 impl Turns {
     /// A request begins; it ends when the guard is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> Turn {
-        self.0.fetch_add(1, Ordering::AcqRel);
+    pub(super) fn begin(self: &Arc<Self>, version: Version) -> Turn {
+        self.multiplexed
+            .store(version == Version::HTTP_2, Ordering::Release);
+        self.running.fetch_add(1, Ordering::AcqRel);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         Turn(self.clone())
     }
 
-    fn now(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+    /// `None` while a request is being answered, else a number for this pause between requests.
+    fn pause(&self) -> Option<u64> {
+        let is_idle = self.running.load(Ordering::Acquire) == 0;
+        is_idle.then(|| self.changes.load(Ordering::Acquire))
     }
 }
 
@@ -53,7 +64,8 @@ pub(super) struct Turn(Arc<Turns>);
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.0.fetch_add(1, Ordering::AcqRel);
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.0.changes.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -76,7 +88,7 @@ pub(super) struct TimedIo {
     stream: Arc<TcpStream>,
     limits: Limits,
     turns: Arc<Turns>,
-    /// The turn the read clock was set for, and whether a head has begun in it.
+    /// The pause the read clock was set for, and whether a head has begun in it.
     reading: (u64, bool),
     read_clock: Pin<Box<Sleep>>,
     write_clock: Option<Pin<Box<Sleep>>>,
@@ -98,13 +110,13 @@ impl TimedIo {
         }
     }
 
+    /// Whether the read clock runs; it begins anew with each pause.
     fn arm_read(&mut self) -> bool {
-        let turn = self.turns.now();
-        if !turn.is_multiple_of(2) {
+        let Some(pause) = self.turns.pause() else {
             return false;
-        }
-        if self.reading.0 != turn {
-            self.reading = (turn, false);
+        };
+        if self.reading.0 != pause {
+            self.reading = (pause, false);
             self.read_clock
                 .as_mut()
                 .reset(Instant::now() + self.limits.idle);
@@ -113,9 +125,12 @@ impl TimedIo {
     }
 
     fn head_began(&mut self) {
-        let turn = self.turns.now();
-        if turn.is_multiple_of(2) && self.reading != (turn, true) {
-            self.reading = (turn, true);
+        let Some(pause) = self.turns.pause() else {
+            return;
+        };
+        let is_head = !self.turns.multiplexed.load(Ordering::Acquire);
+        if is_head && self.reading != (pause, true) {
+            self.reading = (pause, true);
             self.read_clock
                 .as_mut()
                 .reset(Instant::now() + self.limits.header);

@@ -4,7 +4,7 @@
 //! handler's future is dropped when the client is gone, so whatever must survive that is spawned by
 //! the handler.
 //!
-//! Deliberately absent: TLS and HTTP/2.
+//! Deliberately absent: TLS.
 
 mod io;
 
@@ -20,14 +20,25 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::telemetry::Metrics;
 use io::{Limits, TimedIo, Turn, Turns};
+
+/// Requests at once on one HTTP/2 connection.
+const STREAMS: u32 = 200;
+/// Octets of an HTTP/2 head, decompressed.
+const HEADER_LIST: u32 = 64 * 1024;
+/// Streams reset before they were looked at, and after faults of the client's: then the connection
+/// ends.
+const PENDING_RESETS: usize = 20;
+const LOCAL_RESETS: usize = 128;
+/// How long a silent HTTP/2 peer is believed in, and how long it has to answer a ping.
+const PING: Duration = Duration::from_secs(20);
 
 /// `[server]`, but for what concerns one request (that is `proxy::Settings`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +93,7 @@ impl Front {
     pub async fn serve<H, F, B>(self, listener: TcpListener, handler: H)
     where
         H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Response<B>> + Send,
+        F: Future<Output = Response<B>> + Send + 'static,
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
@@ -140,7 +151,7 @@ impl Front {
     async fn connection<H, F, B>(self, stream: TcpStream, peer: SocketAddr, handler: H)
     where
         H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Response<B>> + Send,
+        F: Future<Output = Response<B>> + Send + 'static,
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
@@ -151,18 +162,15 @@ impl Front {
         let stream = Arc::new(stream);
         let io = TimedIo::new(stream.clone(), self.limits, turns.clone());
         let service = service_fn(move |request| {
-            let turn = turns.begin();
+            let turn = turns.begin(request.version());
             let response = handler(request, peer);
             async move {
                 let response = response.await;
                 Ok::<_, Infallible>(response.map(|body| Tracked { body, _turn: turn }))
             }
         });
-        let connection = http1::Builder::new()
-            // A client that closes its sending side still gets its answer.
-            .half_close(true)
-            .header_read_timeout(None)
-            .serve_connection(TokioIo::new(io), service);
+        let builder = protocols();
+        let connection = builder.serve_connection(TokioIo::new(io), service);
         let mut connection = std::pin::pin!(connection);
         let mut draining = self.draining.clone();
         let drained = async {
@@ -185,6 +193,27 @@ impl Front {
             () = io::gone(&stream) => tracing::debug!(event = "client_gone"),
         }
     }
+}
+
+/// HTTP/1.0 and 1.1, and HTTP/2 with prior knowledge: the first octets tell which.
+fn protocols() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        // A client that closes its sending side still gets its answer.
+        .half_close(true)
+        .header_read_timeout(None);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEADER_LIST)
+        // R30: a client that resets streams as fast as it opens them is ended.
+        .max_pending_accept_reset_streams(PENDING_RESETS)
+        .max_local_error_reset_streams(LOCAL_RESETS)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING);
+    builder
 }
 
 /// One of `max_connections`, given back however the connection ends.

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use http::header::{self, HeaderMap};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderName, Method, Version};
@@ -111,19 +111,36 @@ fn target(parts: &Parts) -> Result<Target, Problem> {
             "The request has more than one Host field.",
         ));
     }
-    if host.is_none() && parts.version >= Version::HTTP_11 {
-        return Err(Problem::malformed("The request has no Host field."));
+    let named = host.is_some() || parts.uri.authority().is_some();
+    let must_be_named = match parts.version {
+        Version::HTTP_11 => host.is_none(),
+        Version::HTTP_2 => !named,
+        _ => false,
+    };
+    if must_be_named {
+        return Err(Problem::malformed("The request names no host."));
     }
     let host = match host {
         None => None,
         Some(value) => Some(authority(value.as_bytes())?),
     };
-    // The absolute form wins (RFC 9112 section 3.2.2).
-    let authority = match parts.uri.authority() {
+    let absolute = match parts.uri.authority() {
         Some(absolute) => Some(authority(absolute.as_str().as_bytes())?),
-        None => host,
+        None => None,
     };
-    Ok(Target { authority })
+    if parts.version == Version::HTTP_2
+        && let (Some(absolute), Some(host)) = (&absolute, &host)
+        && !absolute.eq_ignore_ascii_case(host)
+    {
+        // RFC 9113 section 8.3.1: which of the two an upstream believed would be chance.
+        return Err(Problem::malformed(
+            "The Host field is not the request's :authority.",
+        ));
+    }
+    // The absolute form wins (RFC 9112 section 3.2.2).
+    Ok(Target {
+        authority: absolute.or(host),
+    })
 }
 
 fn authority(value: &[u8]) -> Result<String, Problem> {
@@ -139,6 +156,23 @@ fn authority(value: &[u8]) -> Result<String, Problem> {
         return Err(invalid());
     }
     Ok(text.to_owned())
+}
+
+/// R27: HTTP/2 sends a cookie in crumbs; joined they are what HTTP/1.1 sends (RFC 9113 section
+/// 8.2.3), so that a retry over the other version is the same request.
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<_> = headers.get_all(header::COOKIE).iter().cloned().collect();
+    if crumbs.len() < 2 {
+        return;
+    }
+    let joined = crumbs
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect::<Vec<_>>()
+        .join(&b"; "[..]);
+    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, joined);
+    }
 }
 
 /// R26: fields that carry meaning past this hop may not be nominated by Connection.
@@ -166,7 +200,7 @@ pub(super) fn no_method_override(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// R28: the only expectation there is.
 pub(super) fn expectation(headers: &HeaderMap) -> Result<(), Problem> {
-    let known = |line: &http::HeaderValue| {
+    let known = |line: &HeaderValue| {
         line.as_bytes()
             .trim_ascii()
             .eq_ignore_ascii_case(b"100-continue")
@@ -232,7 +266,7 @@ pub(super) fn scope(
 
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Problem> {
     let mut lines = headers.get_all(name).iter();
-    let first = lines.next().map(http::HeaderValue::as_bytes);
+    let first = lines.next().map(HeaderValue::as_bytes);
     if lines.next().is_some() {
         return Err(Problem::malformed(format!(
             "{name} may be sent only once here."

@@ -1,6 +1,7 @@
 //! `cases.json` and `own.json`: conversations in steps, each with its own expectation.
 
 mod judge;
+mod multiplexed;
 mod upstream;
 
 use std::collections::HashMap;
@@ -80,6 +81,7 @@ struct Send {
     #[serde(default)]
     after_ms: u64,
     conn: Option<String>,
+    http: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -177,7 +179,29 @@ impl Stage {
         }
     }
 
+    /// A step over another version of HTTP: one request, one answer.
+    fn multiplexed(&self, number: usize, step: &Step) {
+        let got = match multiplexed::exchange(self.sidecar.addr, &step.send) {
+            Ok(got) => got,
+            Err(fault) => return self.fault(number, &fault),
+        };
+        let mut faults = Vec::new();
+        step.expect
+            .answer(&got, &self.answers.lock().unwrap(), &mut faults);
+        step.expect
+            .upstream(self.upstream.lock().unwrap().as_ref(), &mut faults);
+        self.answers.lock().unwrap().insert(number, got);
+        for fault in faults {
+            self.fault(number, &fault);
+        }
+    }
+
     fn step(&self, number: usize, step: &Step) {
+        match step.send.http.as_deref() {
+            None => {}
+            Some("2") => return self.multiplexed(number, step),
+            Some(other) => return self.fault(number, &format!("unknown word http = {other}")),
+        }
         let (head, content) = match step.send.octets() {
             Ok(octets) => octets,
             Err(fault) => return self.fault(number, &fault),
