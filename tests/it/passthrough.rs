@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use crate::support::client::{self, Answer, Client, request};
-use crate::support::sidecar::{Sidecar, sidecar};
+use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
 use crate::support::upstream::{Act, Gate, Upstream, reply};
 
 /// Resident memory in KiB.
@@ -206,7 +206,12 @@ fn trailers_pass_and_are_replayed_but_for_those_that_may_not_stand_there() {
                     5\r\nhello\r\n0\r\nX-Sum: 9\r\nSet-Cookie: a=1\r\n\r\n";
         vec![Act::Send(text.as_bytes().to_vec())]
     });
-    let sidecar = sidecar(upstream.addr, "");
+    // Each thread has a pool of its own; here the pool is looked at.
+    let tables = Tables {
+        server: "threads = 1",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
     for (method, replays) in [
         ("GET", false),
         ("GET", false),

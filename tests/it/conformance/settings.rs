@@ -69,7 +69,9 @@ impl Settings {
         Plan::new(
             upstream,
             &Tables {
-                server: &lines("server"),
+                // Each thread has a pool of its own, and cases count connections: the machine's
+                // cores must not matter.
+                server: &format!("threads = 2\n{}", lines("server")),
                 upstream: &lines("upstream"),
                 store: &lines("store"),
                 store_url: self.store_url.as_deref(),
