@@ -154,11 +154,11 @@ fn a_silent_upstream_is_504_for_uncovered_requests_too() {
     let gate = Gate::default();
     let hold = gate.clone();
     let upstream = Upstream::start(move |_, _| vec![Act::Wait(hold.clone())]);
-    let tables = crate::support::sidecar::Tables {
+    let tables = Tables {
         upstream: "answer_within = \"200ms\"",
-        ..Default::default()
+        ..Tables::default()
     };
-    let sidecar = crate::support::sidecar::Plan::new(upstream.addr, &tables).start();
+    let sidecar = Plan::new(upstream.addr, &tables).start();
     let answer = client::get(sidecar.addr, "/");
     assert_eq!(
         (answer.status, answer.code().as_str()),
