@@ -43,7 +43,22 @@ pub enum Body {
     /// Passed on as it arrives.
     Stream(Box<Stream>),
     /// Fed by the task that owns the exchange (R19).
-    Fed(mpsc::Receiver<Result<Frame<Bytes>, BodyError>>),
+    Fed(Fed),
+}
+
+/// A body fed by a task. Only an end that was said is one: where the task goes away before it, the
+/// body breaks off.
+#[derive(Debug)]
+pub struct Fed {
+    pieces: mpsc::Receiver<Piece>,
+    ended: bool,
+}
+
+/// What a task feeds.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Frame(Frame<Bytes>),
+    End,
 }
 
 /// A body that is known whole.
@@ -90,6 +105,18 @@ impl Body {
         })
     }
 
+    /// A body to be fed through the sender, one piece at a time.
+    pub(super) fn fed() -> (mpsc::Sender<Piece>, Self) {
+        let (sender, pieces) = mpsc::channel(1);
+        (
+            sender,
+            Self::Fed(Fed {
+                pieces,
+                ended: false,
+            }),
+        )
+    }
+
     /// Passes `incoming` on; an error if no piece comes for `timeout`.
     pub fn stream(incoming: Incoming, timeout: Duration, connection: Option<Connection>) -> Self {
         let sleep = Box::pin(tokio::time::sleep(timeout));
@@ -124,7 +151,7 @@ impl HttpBody for Body {
         match self.get_mut() {
             Self::Whole(whole) => Poll::Ready(whole.next().map(Ok)),
             Self::Stream(stream) => stream.poll_next(cx),
-            Self::Fed(receiver) => receiver.poll_recv(cx),
+            Self::Fed(fed) => fed.poll_next(cx),
         }
     }
 
@@ -144,6 +171,21 @@ impl HttpBody for Body {
             Self::Stream(stream) => stream.incoming.size_hint(),
             Self::Whole(_) | Self::Fed(_) => SizeHint::default(),
         }
+    }
+}
+
+impl Fed {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let piece = ready!(self.pieces.poll_recv(cx));
+        self.ended = !matches!(piece, Some(Piece::Frame(_)));
+        Poll::Ready(match piece {
+            Some(Piece::Frame(frame)) => Some(Ok(frame)),
+            Some(Piece::End) => None,
+            None => Some(Err(BodyError::Cut)),
+        })
     }
 }
 

@@ -34,7 +34,7 @@ mod shared;
 mod upstream;
 mod waiting;
 
-pub use body::{Body, BodyError};
+pub use body::{Body, BodyError, Fed};
 pub use phase::{Phase, Phases};
 pub use settings::{HostHeader, Settings, Underscores, UpstreamSettings};
 pub use shared::{Proxy, Shared};

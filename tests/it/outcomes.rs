@@ -246,6 +246,32 @@ fn an_answer_over_the_limit_that_breaks_off_is_cut_for_the_client_too() {
 }
 
 #[test]
+fn an_answer_under_way_that_the_drain_cuts_does_not_look_whole() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream = Upstream::start(move |_, _| {
+        let mut begun = b"HTTP/1.1 201 X\r\nTransfer-Encoding: chunked\r\n\r\n30d40\r\n".to_vec();
+        begun.extend(std::iter::repeat_n(b'x', 200_000));
+        begun.extend(b"\r\n5\r\nagain\r\n");
+        vec![Act::Send(begun), Act::Wait(hold.clone())]
+    });
+    let tables = Tables {
+        server: "drain = \"200ms\"",
+        rest: "[policy]\nmax_response = \"100KiB\"",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
+    sidecar.wait_metric("retrysafe_not_kept_total{reason=\"size\"}", |count| {
+        count == 1
+    });
+    sidecar.signal("TERM");
+    assert_eq!(client.answer(), None, "a cut answer must not look whole");
+    gate.open();
+}
+
+#[test]
 fn a_client_that_reads_nothing_does_not_hold_the_upstream() {
     let body = "x".repeat(8 << 20);
     let upstream = Upstream::start(move |_, _| vec![reply(201, &[], &body)]);

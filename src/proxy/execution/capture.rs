@@ -18,7 +18,7 @@ use super::exchange::{Ended, Exchange, why_stopped};
 use super::keeper::Stop;
 use super::{Reply, answer};
 use crate::idempotency::record::UnknownWhy;
-use crate::proxy::body::{Body, BodyError};
+use crate::proxy::body::{Body, Piece};
 use crate::proxy::budget::Reservation;
 use crate::proxy::rewrite;
 use crate::proxy::upstream::Connection;
@@ -53,22 +53,25 @@ impl Captured {
 /// What is still owed to a client that gets the answer as it arrives.
 #[derive(Debug)]
 pub(super) struct Feed {
-    sender: mpsc::Sender<Result<Frame<Bytes>, BodyError>>,
+    sender: mpsc::Sender<Piece>,
     last: Option<Bytes>,
     trailers: Option<HeaderMap>,
 }
 
 impl Feed {
-    /// R20: the last bytes, once the record stands.
+    /// R20: the last bytes, once the record stands. Without this the client's answer breaks off.
     pub(super) async fn finish(self) {
-        let Self {
-            sender,
-            last,
-            trailers,
-        } = self;
-        let frames = [last.map(Frame::data), trailers.map(Frame::trailers)];
-        for frame in frames.into_iter().flatten() {
-            if sender.send(Ok(frame)).await.is_err() {
+        let frames = [
+            self.last.map(Frame::data),
+            self.trailers.map(Frame::trailers),
+        ];
+        let pieces = frames
+            .into_iter()
+            .flatten()
+            .map(Piece::Frame)
+            .chain([Piece::End]);
+        for piece in pieces {
+            if self.sender.send(piece).await.is_err() {
                 return;
             }
         }
@@ -169,7 +172,6 @@ impl Exchange {
                 Ok(None) => break,
                 Err(why) => {
                     connection.close();
-                    cut(feed).await;
                     return Ended::Unknown(why);
                 }
             };
@@ -199,8 +201,8 @@ impl Exchange {
     fn start_feed(&mut self, head: &response::Parts) -> Option<Feed> {
         self.keeper.answering();
         let reply = self.keeper.reply.take()?;
-        let (sender, receiver) = mpsc::channel(1);
-        let mut response = Response::new(Body::Fed(receiver));
+        let (sender, body) = Body::fed();
+        let mut response = Response::new(body);
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers.clone();
         let attempt = self.keeper.lease.attempt();
@@ -232,7 +234,7 @@ impl Exchange {
             return Ok(());
         };
         let limit = self.job.proxy.shared.settings.write_timeout;
-        let sent = timeout(limit, open.sender.send(Ok(Frame::data(previous))));
+        let sent = timeout(limit, open.sender.send(Piece::Frame(Frame::data(previous))));
         // The client's pace is not the upstream's: its time does not count as the upstream's.
         let taken = matches!(self.keeper.drive(sent).await?, Ok(Ok(())));
         self.keeper
@@ -241,13 +243,6 @@ impl Exchange {
             *feed = None;
         }
         Ok(())
-    }
-}
-
-/// The client must not take a cut answer for a whole one.
-async fn cut(feed: Option<Feed>) {
-    if let Some(feed) = feed {
-        let _gone = feed.sender.send(Err(BodyError::Cut)).await.is_err();
     }
 }
 
