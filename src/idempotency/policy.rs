@@ -42,6 +42,8 @@ pub struct Policy {
     pub max_request: u64,
     /// R19: bytes of a response body that are kept.
     pub max_response: u64,
+    /// R19: answers go to the client as they arrive.
+    pub stream: bool,
     /// R32: base of the `type` of our own problems.
     pub docs_url: Option<String>,
     /// `[policy.key]`.
@@ -338,6 +340,7 @@ impl Default for Policy {
             release_statuses: vec![401, 403, 407, 409, 421, 423, 425, 429],
             max_request: 1 << 20,
             max_response: 1 << 20,
+            stream: false,
             docs_url: None,
             key: KeyPolicy::default(),
             fingerprint: FingerprintPolicy::default(),

@@ -20,6 +20,7 @@ mod redis_faults;
 mod refusals;
 mod replicas;
 mod store_contract;
+mod streams;
 mod support;
 mod wire;
 

@@ -76,6 +76,7 @@ pub(super) fn overlay(reader: &mut Reader<'_, '_>, policy: &mut Policy) {
     );
     reader.set("policy.max_request", &mut policy.max_request, size);
     reader.set("policy.max_response", &mut policy.max_response, size);
+    reader.set("policy.stream", &mut policy.stream, boolean);
     reader.set("policy.docs_url", &mut policy.docs_url, |value, sink| {
         docs_url(value, sink).map(Some)
     });

@@ -253,10 +253,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
         "store.encryption",
         "remove it; records are stored as they are, so guard the store",
     ),
-    not_yet(
-        "policy.stream",
-        "remove it; answers up to `max_response` are held until they are recorded",
-    ),
     not_yet("policy.grpc", "remove it; gRPC is not handled apart"),
     not_yet(
         "jwt",

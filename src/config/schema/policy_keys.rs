@@ -102,6 +102,12 @@ pub(super) const POLICY: &[Key] = &[
         "The largest answer that is kept; a retry of a larger one gets 410.",
     ),
     key(
+        "policy.stream",
+        Kind::Boolean,
+        "false",
+        "Answers are never held back whole; event streams never are.",
+    ),
+    key(
         "policy.docs_url",
         Kind::Text("url"),
         "",

@@ -1,8 +1,9 @@
 //! Reads the upstream's answer (R17, R19).
 //!
-//! Up to `max_response` it is read whole, at the upstream's own pace, whatever the client does.
-//! Beyond that it goes to the client as it arrives, with the last piece held back until the record
-//! stands, and only its digest is kept.
+//! Up to `max_response` it is read whole, at the upstream's own pace, whatever the client does. A
+//! larger one, an event stream, or any answer under `stream = true` goes to the client as it
+//! arrives, its end held back until the record stands; up to the limit it is kept all the same, and
+//! beyond it its digest is.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap};
@@ -26,34 +27,44 @@ use crate::telemetry::metrics::Label;
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub(super) enum Captured {
-    /// It fits.
-    Whole {
-        head: response::Parts,
-        body: Bytes,
-        trailers: Option<HeaderMap>,
-        reserved: Option<Reservation>,
-    },
-    /// It did not fit, and went by.
-    TooLarge {
-        head: response::Parts,
-        digest: [u8; 32],
-        feed: Option<Feed>,
-    },
+pub(super) struct Captured {
+    pub(super) head: response::Parts,
+    pub(super) body: Kept,
+    pub(super) trailers: Option<HeaderMap>,
+    pub(super) passing: Passing,
 }
 
-impl Captured {
-    pub(super) fn head(&self) -> &response::Parts {
-        match self {
-            Self::Whole { head, .. } | Self::TooLarge { head, .. } => head,
-        }
-    }
+/// Whether the client gets the answer as it arrives.
+#[derive(Debug)]
+pub(super) enum Passing {
+    /// It gets it whole, once it is recorded.
+    Held,
+    On(Feed),
+    /// It is gone, or was told something else.
+    Over,
+}
+
+/// What is kept of a body.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// All of it.
+    Whole(Bytes, Reservation),
+    /// Its digest: it did not fit.
+    Digest([u8; 32]),
+}
+
+/// A body being kept, as long as it fits.
+#[derive(Debug)]
+enum Keeping {
+    Whole(BytesMut, Reservation),
+    Digest(Sha256),
 }
 
 /// What is still owed to a client that gets the answer as it arrives.
 #[derive(Debug)]
 pub(super) struct Feed {
     sender: mpsc::Sender<Piece>,
+    holds_last: bool,
     last: Option<Bytes>,
     trailers: Option<HeaderMap>,
 }
@@ -86,11 +97,13 @@ impl Exchange {
     ) -> Ended {
         let (mut head, mut incoming) = response.into_parts();
         let shared = self.job.proxy.shared.clone();
-        let marker = &self.job.route.policy.replay.marker;
-        rewrite::to_client(&mut head, Some(marker), shared.date());
-        let limit = usize::try_from(self.job.route.policy.max_response).unwrap_or(usize::MAX);
-        let mut reserved = shared.budget.reservation();
-        let mut body = BytesMut::new();
+        let policy = &self.job.route.policy;
+        rewrite::to_client(&mut head, Some(&policy.replay.marker), shared.date());
+        let mut passing = Passing::Held;
+        if policy.stream || is_event_stream(&head.headers) {
+            passing = self.start_feed(&head);
+        }
+        let mut keeping = Keeping::Whole(BytesMut::new(), shared.budget.reservation());
         let mut trailers = None;
         loop {
             let frame = match self.next(&mut incoming).await {
@@ -101,34 +114,87 @@ impl Exchange {
                     return Ended::Unknown(why);
                 }
             };
-            match frame.into_data() {
-                Ok(data) => {
-                    let fits = body.len().saturating_add(data.len()) <= limit;
-                    if !fits || !reserved.grow(data.len()) {
-                        let reason = if fits { "budget" } else { "size" };
-                        shared
-                            .metrics
-                            .not_kept
-                            .get_or_create(&Label([("reason", reason)]))
-                            .inc();
-                        let begun = body.freeze();
-                        return self
-                            .pass_on(connection, head, incoming, [begun, data])
-                            .await;
-                    }
-                    body.extend_from_slice(&data);
+            let piece = match frame.into_data() {
+                Ok(piece) => piece,
+                Err(frame) => {
+                    trailers = frame.into_trailers().ok().and_then(rewrite::trailers);
+                    continue;
                 }
-                Err(frame) => trailers = frame.into_trailers().ok().and_then(rewrite::trailers),
+            };
+            if let Err(why) = self.take(&head, &mut keeping, &mut passing, piece).await {
+                connection.close();
+                return Ended::Unknown(why);
             }
         }
         connection.give_back();
-        let reserved = Some(reserved);
-        Ended::Answered(Captured::Whole {
+        let body = match keeping {
+            Keeping::Whole(body, reserved) => Kept::Whole(body.freeze(), reserved),
+            Keeping::Digest(digest) => Kept::Digest(digest.finalize().into()),
+        };
+        if let Passing::On(feed) = &mut passing {
+            feed.trailers.clone_from(&trailers);
+        }
+        Ended::Answered(Box::new(Captured {
             head,
-            body: body.freeze(),
+            body,
             trailers,
-            reserved,
-        })
+            passing,
+        }))
+    }
+
+    /// Keeps a piece while the body fits, and passes it on where the client is being answered.
+    async fn take(
+        &mut self,
+        head: &response::Parts,
+        keeping: &mut Keeping,
+        passing: &mut Passing,
+        piece: Bytes,
+    ) -> Result<(), UnknownWhy> {
+        let mut begun = None;
+        match keeping {
+            Keeping::Digest(digest) => digest.update(&piece),
+            Keeping::Whole(body, reserved) => match self.fit(body, reserved, &piece) {
+                Ok(()) => body.extend_from_slice(&piece),
+                Err(reason) => {
+                    let labels = Label([("reason", reason)]);
+                    self.job
+                        .proxy
+                        .shared
+                        .metrics
+                        .not_kept
+                        .get_or_create(&labels)
+                        .inc();
+                    let mut digest = Sha256::new();
+                    digest.update(&body);
+                    digest.update(&piece);
+                    begun = Some(std::mem::take(body).freeze());
+                    *keeping = Keeping::Digest(digest);
+                }
+            },
+        }
+        if let (Passing::Held, Some(begun)) = (&passing, begun) {
+            *passing = self.start_feed(head);
+            self.feed(passing, begun).await.map_err(why_stopped)?;
+        }
+        self.feed(passing, piece).await.map_err(why_stopped)
+    }
+
+    /// R19, R30: whether a further piece can be kept.
+    fn fit(
+        &self,
+        body: &BytesMut,
+        reserved: &mut Reservation,
+        piece: &Bytes,
+    ) -> Result<(), &'static str> {
+        let limit = usize::try_from(self.job.route.policy.max_response).unwrap_or(usize::MAX);
+        if body.len().saturating_add(piece.len()) > limit {
+            return Err("size");
+        }
+        if reserved.grow(piece.len()) {
+            Ok(())
+        } else {
+            Err("budget")
+        }
     }
 
     async fn next(&mut self, incoming: &mut Incoming) -> Result<Option<Frame<Bytes>>, UnknownWhy> {
@@ -148,102 +214,79 @@ impl Exchange {
         }
     }
 
-    /// R19: the rest goes to the client as it arrives.
-    async fn pass_on(
-        &mut self,
-        connection: Connection,
-        head: response::Parts,
-        mut incoming: Incoming,
-        begun: [Bytes; 2],
-    ) -> Ended {
-        let mut feed = self.start_feed(&head);
-        let mut digest = Sha256::new();
-        let mut trailers = None;
-        for piece in begun {
-            digest.update(&piece);
-            if let Err(stop) = self.feed(&mut feed, piece).await {
-                connection.close();
-                return Ended::Unknown(why_stopped(stop));
-            }
-        }
-        loop {
-            let piece = match self.next(&mut incoming).await {
-                Ok(Some(frame)) => frame.into_data(),
-                Ok(None) => break,
-                Err(why) => {
-                    connection.close();
-                    return Ended::Unknown(why);
-                }
-            };
-            match piece {
-                Ok(piece) => {
-                    digest.update(&piece);
-                    if let Err(stop) = self.feed(&mut feed, piece).await {
-                        connection.close();
-                        return Ended::Unknown(why_stopped(stop));
-                    }
-                }
-                Err(frame) => trailers = frame.into_trailers().ok().and_then(rewrite::trailers),
-            }
-        }
-        connection.give_back();
-        if let Some(feed) = &mut feed {
-            feed.trailers = trailers;
-        }
-        Ended::Answered(Captured::TooLarge {
-            head,
-            digest: digest.finalize().into(),
-            feed,
-        })
-    }
-
     /// The head goes out now; the client may be gone, or have its 504 already.
-    fn start_feed(&mut self, head: &response::Parts) -> Option<Feed> {
+    fn start_feed(&mut self, head: &response::Parts) -> Passing {
         self.keeper.answering();
-        let reply = self.keeper.reply.take()?;
+        let Some(reply) = self.keeper.reply.take() else {
+            return Passing::Over;
+        };
         let (sender, body) = Body::fed();
         let mut response = Response::new(body);
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers.clone();
-        let attempt = self.keeper.lease.attempt();
         self.mark_protection(&mut response);
+        let (outcome, attempt) = (self.executed(), self.keeper.lease.attempt());
+        let upstream = self.upstream_time();
         answer(
             reply,
             Reply::Answer {
                 response,
-                outcome: self.executed(),
+                outcome,
                 attempt,
-                upstream: self.upstream_time(),
+                upstream,
             },
         );
-        Some(Feed {
+        let holds_last = head.headers.contains_key(header::CONTENT_LENGTH);
+        Passing::On(Feed {
             sender,
+            holds_last,
             last: None,
             trailers: None,
         })
     }
 
-    /// Sends the piece held back before, holds this one back. A client that takes nothing for
-    /// `write_timeout` is dropped; the rest is read all the same.
-    async fn feed(&mut self, feed: &mut Option<Feed>, piece: Bytes) -> Result<(), Stop> {
-        let Some(open) = feed else { return Ok(()) };
+    /// Passes a piece on. Where the length is known the last octets are the end, so one piece is
+    /// held back; else the end itself is, and every piece goes at once. A client that takes nothing
+    /// for `write_timeout` is dropped; the rest is read all the same.
+    async fn feed(&mut self, passing: &mut Passing, piece: Bytes) -> Result<(), Stop> {
+        let Passing::On(open) = passing else {
+            return Ok(());
+        };
         if piece.is_empty() {
             return Ok(());
         }
-        let Some(previous) = open.last.replace(piece) else {
+        let next = if open.holds_last {
+            open.last.replace(piece)
+        } else {
+            Some(piece)
+        };
+        let Some(next) = next else {
             return Ok(());
         };
         let limit = self.job.proxy.shared.settings.write_timeout;
-        let sent = timeout(limit, open.sender.send(Piece::Frame(Frame::data(previous))));
-        // The client's pace is not the upstream's: its time does not count as the upstream's.
+        let sent = timeout(limit, open.sender.send(Piece::Frame(Frame::data(next))));
         let taken = matches!(self.keeper.drive(sent).await?, Ok(Ok(())));
+        // The client's pace is not the upstream's: its time does not count as the upstream's.
         self.keeper
             .piece_came(self.job.proxy.shared.settings.upstream.give_up_after);
         if !taken {
-            *feed = None;
+            *passing = Passing::Over;
         }
         Ok(())
     }
+}
+
+/// An event stream means nothing when it comes whole.
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .map(http::HeaderValue::as_bytes);
+    let kind = kind
+        .unwrap_or_default()
+        .split(|octet| *octet == b';')
+        .next()
+        .unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
 /// `Location` of an answer that is not kept.

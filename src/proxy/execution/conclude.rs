@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use http::Response;
 use http::header::{self, HeaderMap};
-use http::{Response, response};
 
 use super::Protection;
-use super::capture::{Captured, location};
+use super::capture::{Captured, Kept, Passing, location};
 use super::deliver::{Owed, Recipient, mark};
 use super::exchange::{Ended, Exchange};
 use super::retries::confirm;
@@ -18,7 +17,6 @@ use crate::idempotency::transition::Held;
 use crate::idempotency::{Exchange as Happened, RecordKey, Settlement, settle};
 use crate::proxy::Proxy;
 use crate::proxy::body::Body;
-use crate::proxy::budget::Reservation;
 use crate::proxy::problem::{Code, Problem};
 use crate::proxy::replay;
 use crate::proxy::waiting::View;
@@ -54,7 +52,7 @@ impl Exchange {
                 };
                 self.unresolved(why, problem).await;
             }
-            Ended::Answered(captured) => self.answered(captured).await,
+            Ended::Answered(captured) => self.answered(*captured).await,
         }
     }
 
@@ -94,31 +92,17 @@ impl Exchange {
     async fn answered(self, captured: Captured) {
         let policy = &self.job.route.policy;
         let completed_at = self.job.proxy.shared.clock.unix_millis();
-        let head = captured.head();
         let happened = Happened::Answered {
-            status: head.status.as_u16(),
-            retry_after: retry_after(&head.headers),
-            kept: matches!(captured, Captured::Whole { .. }),
+            status: captured.head.status.as_u16(),
+            retry_after: retry_after(&captured.head.headers),
+            kept: matches!(captured.body, Kept::Whole(..)),
         };
-        let settlement = settle(happened, policy);
-        let (state, ttl) = self.state_of(settlement, &captured, completed_at);
-        let owed = match captured {
-            Captured::Whole {
-                mut head,
-                body,
-                trailers,
-                reserved,
-            } => {
-                if policy.replay.announce_expiry && matches!(state, State::Completed { .. }) {
-                    replay::announce_expiry(&mut head.headers, completed_at, ttl);
-                }
-                Owed::Answer(whole(head, body, trailers, reserved))
-            }
-            Captured::TooLarge {
-                feed: Some(feed), ..
-            } => Owed::Feed(feed),
-            Captured::TooLarge { feed: None, .. } => Owed::Nothing,
-        };
+        let (state, ttl) = self.state_of(settle(happened, policy), &captured, completed_at);
+        let announces = policy.replay.announce_expiry && matches!(state, State::Completed { .. });
+        let mut owed = owed(captured);
+        if let (true, Owed::Answer(response)) = (announces, &mut owed) {
+            replay::announce_expiry(response.headers_mut(), completed_at, ttl);
+        }
         self.settle(state, ttl, owed).await;
     }
 
@@ -130,7 +114,8 @@ impl Exchange {
     ) -> (State, Duration) {
         let policy = &self.job.route.policy;
         let fingerprint = self.job.claim.fingerprint.clone();
-        match (settlement, captured) {
+        let head = &captured.head;
+        match (settlement, &captured.body) {
             (Settlement::Fail(why), _) => (State::Failed { why }, policy.failed_ttl),
             (Settlement::Unresolve(why, problem), _) => {
                 let problem = Some(problem);
@@ -143,16 +128,8 @@ impl Exchange {
                     policy.unresolved_ttl,
                 )
             }
-            (
-                _,
-                Captured::Whole {
-                    head,
-                    body,
-                    trailers,
-                    ..
-                },
-            ) => {
-                let answer = replay::keep(head, body.clone(), trailers.as_ref());
+            (_, Kept::Whole(body, _)) => {
+                let answer = replay::keep(head, body.clone(), captured.trailers.as_ref());
                 (
                     State::Completed {
                         fingerprint,
@@ -162,7 +139,7 @@ impl Exchange {
                     self.job.ttl,
                 )
             }
-            (_, Captured::TooLarge { head, digest, .. }) => {
+            (_, Kept::Digest(digest)) => {
                 let status = head.status.as_u16();
                 let (location, digest) = (location(head), Some(*digest));
                 let state = State::NotKept {
@@ -244,18 +221,8 @@ impl Exchange {
                 let problem = crate::idempotency::settlement::problem_of(why);
                 Owed::Problem(Problem::unknown(problem, false))
             }
-            Ended::Answered(Captured::Whole {
-                head,
-                body,
-                trailers,
-                reserved,
-            }) => Owed::Answer(whole(head, body, trailers, reserved)),
-            Ended::Answered(Captured::TooLarge {
-                feed: Some(feed), ..
-            }) => Owed::Feed(feed),
-            Ended::ClientGone
-            | Ended::Stopped
-            | Ended::Answered(Captured::TooLarge { feed: None, .. }) => Owed::Nothing,
+            Ended::Answered(captured) => owed(*captured),
+            Ended::ClientGone | Ended::Stopped => Owed::Nothing,
         };
         recipient.deliver(owed, Some("unprotected")).await;
     }
@@ -290,16 +257,26 @@ impl Exchange {
     }
 }
 
-fn whole(
-    head: response::Parts,
-    body: Bytes,
-    trailers: Option<HeaderMap>,
-    reserved: Option<Reservation>,
-) -> Response<Body> {
-    let mut head = head;
-    // Framing is our own.
-    retain(&mut head.headers, |name| *name != header::CONTENT_LENGTH);
-    Response::from_parts(head, Body::held(body, trailers, reserved))
+/// What the client is owed of an answer that was read to its end.
+fn owed(captured: Captured) -> Owed {
+    let Captured {
+        mut head,
+        body,
+        trailers,
+        passing,
+    } = captured;
+    match (passing, body) {
+        (Passing::On(feed), _) => Owed::Feed(feed),
+        (Passing::Held, Kept::Whole(body, reserved)) => {
+            // Framing is our own.
+            retain(&mut head.headers, |name| *name != header::CONTENT_LENGTH);
+            Owed::Answer(Response::from_parts(
+                head,
+                Body::held(body, trailers, Some(reserved)),
+            ))
+        }
+        (Passing::Held | Passing::Over, _) => Owed::Nothing,
+    }
 }
 
 /// `Retry-After` in seconds; 0 where it is a date or nonsense.

@@ -36,7 +36,7 @@ pub(super) enum Ended {
     /// R18.
     Unknown(UnknownWhy),
     /// R17.
-    Answered(Captured),
+    Answered(Box<Captured>),
 }
 
 impl Exchange {
