@@ -17,6 +17,7 @@ use super::intake::Intake;
 use super::problem::Problem;
 use super::request::{self, Target};
 use super::rewrite;
+use super::tunnel::Wish;
 use crate::idempotency::RecordKey;
 use crate::idempotency::policy::Mode;
 use crate::idempotency::record::Attempt;
@@ -201,11 +202,13 @@ impl Proxy {
     /// Uncovered, or covered and unprotected by the route's own rule (R6 `pass`).
     pub(super) async fn pass_on(&self, mut arrival: Arrival, body: Body) -> Verdict {
         let multiplexed = arrival.head.version == Version::HTTP_2;
+        let covers = arrival.route.covers(&arrival.head.method);
+        let wish = Wish::of(&mut arrival.head, &self.shared.settings.upgrades);
         self.rewrite(&mut arrival);
         if multiplexed && body.is_end_stream() {
             rewrite::length_of_nothing(&mut arrival.head);
         }
-        match self.pass(arrival.head, body).await {
+        match self.pass(arrival.head, body, wish.filter(|_| !covers)).await {
             Ok(response) => Verdict::new(response, "passed"),
             Err(problem) => Verdict::problem(problem, &arrival.route),
         }

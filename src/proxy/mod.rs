@@ -31,6 +31,7 @@ mod resolve;
 mod rewrite;
 mod settings;
 mod shared;
+mod tunnel;
 mod upstream;
 mod waiting;
 

@@ -18,6 +18,7 @@ use super::body::Body;
 use super::execution::unreachable;
 use super::problem::{Code, Problem, UpstreamOutcome};
 use super::rewrite;
+use super::tunnel::Wish;
 use super::upstream::{Connection, SendError};
 
 /// R29.
@@ -29,7 +30,11 @@ impl Proxy {
         &self,
         mut head: Parts,
         body: Body,
+        mut wish: Option<Wish>,
     ) -> Result<Response<Body>, Problem> {
+        if let Some(wish) = &wish {
+            wish.ask(&mut head.headers);
+        }
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
             // Said explicitly: the library takes a GET of unknown length for one without a body.
             let chunked = HeaderValue::from_static("chunked");
@@ -44,7 +49,7 @@ impl Proxy {
             })?;
             let answer = connection.send(request);
             match timeout(self.shared.settings.upstream.answer_within, answer).await {
-                Ok(Ok(response)) => return self.passed(connection, response),
+                Ok(Ok(response)) => return self.passed(connection, response, wish.take()),
                 Ok(Err(SendError::NotSent(unsent))) => request = *unsent,
                 Ok(Err(SendError::MaybeSent(_))) if stalled.load(Ordering::Acquire) => {
                     return Err(Problem::new(
@@ -71,15 +76,10 @@ impl Proxy {
         &self,
         connection: Connection,
         response: Response<Incoming>,
+        wish: Option<Wish>,
     ) -> Result<Response<Body>, Problem> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            // Upgrade was never sent.
-            connection.close();
-            return Err(Problem::new(
-                Code::BadResponse,
-                "The upstream switched protocols without being asked to.",
-            )
-            .proxy_status("http_protocol_error"));
+            return self.switched(wish, response);
         }
         let (mut head, incoming) = response.into_parts();
         rewrite::to_client(&mut head, None, self.shared.date());

@@ -17,6 +17,8 @@ pub struct Settings {
     pub buffer_budget: u64,
     /// R5: what happens to field names with `_`.
     pub underscores: Underscores,
+    /// R28: protocols an uncovered request may switch to.
+    pub upgrades: Vec<String>,
     /// R26: peers whose `X-Forwarded-*` are believed.
     pub trusted_proxies: Vec<IpNet>,
 }

@@ -155,7 +155,7 @@ impl Pool {
             .map_err(|error| ConnectError::Io(io::Error::other(error)))?;
         let driver = tokio::spawn(async move {
             // Its errors reach the request that suffers from them.
-            let _result: Result<(), hyper::Error> = connection.await;
+            let _result: Result<(), hyper::Error> = connection.with_upgrades().await;
         });
         Ok(Connection {
             pool: Arc::downgrade(self),

@@ -62,6 +62,13 @@ impl Turns {
 #[derive(Debug)]
 pub(super) struct Turn(Arc<Turns>);
 
+impl Turn {
+    /// The connection is a tunnel from here on: no clock of HTTP runs on it.
+    pub(super) fn never_ends(&self) {
+        self.0.running.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::AcqRel);

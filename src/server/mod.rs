@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -166,11 +166,14 @@ impl Front {
             let response = handler(request, peer);
             async move {
                 let response = response.await;
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    turn.never_ends();
+                }
                 Ok::<_, Infallible>(response.map(|body| Tracked { body, _turn: turn }))
             }
         });
         let builder = protocols();
-        let connection = builder.serve_connection(TokioIo::new(io), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
         let mut connection = std::pin::pin!(connection);
         let mut draining = self.draining.clone();
         let drained = async {

@@ -91,6 +91,8 @@ pub struct Metrics {
     pub waiting: Gauge,
     /// Open client connections.
     pub connections: Gauge,
+    /// Open tunnels of upgraded connections.
+    pub tunnels: Gauge,
     /// Bytes held for covered requests.
     pub buffered_bytes: Gauge<u64, AtomicU64>,
     /// Leases that were lost to somebody else.
@@ -129,6 +131,7 @@ impl Metrics {
             in_flight: Gauge::default(),
             waiting: Gauge::default(),
             connections: Gauge::default(),
+            tunnels: Gauge::default(),
             buffered_bytes: Gauge::default(),
             leases_lost: Counter::default(),
             unresolved: Family::default(),
@@ -181,6 +184,7 @@ impl Metrics {
             "Open client connections",
             self.connections.clone(),
         );
+        r.register("tunnels", "Open tunnels of upgraded connections", self.tunnels.clone());
         r.register_with_unit(
             "buffered",
             "Bytes held for covered requests",
