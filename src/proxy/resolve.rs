@@ -7,13 +7,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
 use super::covered::{Keyed, overloaded};
-use super::execution::{Job, Reply, start};
+use super::execution::{Earlier, Job, Reply, start};
 use super::handle::{Spent, Verdict};
 use super::phase::Phase;
 use super::problem::{Code, NO_NEW_KEY, Problem, UpstreamOutcome};
 use super::replay;
 use super::waiting::{View, Waiter};
-use crate::idempotency::record::{HeldProblem, Owner, Seen, State};
+use crate::idempotency::record::{HeldProblem, Owner, State};
 use crate::idempotency::transition::{Claim, Held};
 use crate::idempotency::{Decision, Operation, Outcome, judge};
 use crate::store::{StoreError, StoreErrorKind};
@@ -25,7 +25,7 @@ const RACES: usize = 3;
 enum Next {
     Done(Box<Verdict>),
     Claim,
-    TakeOver(Seen),
+    TakeOver(Earlier),
     Wait,
 }
 
@@ -55,7 +55,7 @@ impl Proxy {
             match next {
                 Next::Done(verdict) => break *verdict,
                 Next::Claim => {}
-                Next::TakeOver(seen) => from = Some(seen),
+                Next::TakeOver(earlier) => from = Some(earlier),
                 Next::Wait => break Verdict::problem(in_progress(0), &keyed.route),
             }
         };
@@ -71,7 +71,7 @@ impl Proxy {
     async fn execute(
         self: &Arc<Self>,
         keyed: &Keyed,
-        from: Option<Seen>,
+        from: Option<Earlier>,
         waited: bool,
         spent: &mut Spent,
     ) -> Result<Option<Held>, Box<Verdict>> {
@@ -155,7 +155,7 @@ impl Proxy {
             Decision::Unresolved(problem) => done(Problem::unknown(problem, false)),
             Decision::ReleasedByStatus { retry_after } => done(in_progress(retry_after)),
             Decision::InFlight => Next::Wait,
-            Decision::TakeOver(seen) => Next::TakeOver(seen),
+            Decision::TakeOver(_) => Next::TakeOver(Earlier::of(&held.record)),
             Decision::Claim => Next::Claim,
         }
     }

@@ -13,13 +13,13 @@ use super::deliver::{Owed, Recipient, mark};
 use super::exchange::{Ended, Exchange};
 use super::retries::confirm;
 use crate::idempotency::headers::retain;
-use crate::idempotency::record::{FailedWhy, HeldProblem, State, UnknownWhy};
+use crate::idempotency::record::{HeldProblem, State, UnknownWhy};
 use crate::idempotency::transition::Held;
 use crate::idempotency::{Exchange as Happened, RecordKey, Settlement, settle};
 use crate::proxy::Proxy;
 use crate::proxy::body::Body;
 use crate::proxy::budget::Reservation;
-use crate::proxy::problem::{Code, Problem};
+use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
 use crate::proxy::replay;
 use crate::proxy::waiting::View;
 use crate::store::lease::{Settled, Settling};
@@ -33,17 +33,16 @@ impl Exchange {
         let policy = &self.job.route.policy;
         match ended {
             Ended::NotSent(problem) => {
-                let state = State::Failed {
-                    why: FailedWhy::NotSent,
+                // This try was not sent; the one it took over may have been carried out.
+                let problem = match self.job.from {
+                    None => problem,
+                    Some(_) => problem.outcome(UpstreamOutcome::Unknown),
                 };
-                let ttl = policy.failed_ttl;
+                let (state, ttl) = self.job.unsent();
                 self.settle(state, ttl, Owed::Problem(problem)).await;
             }
             Ended::ClientGone => {
-                let state = State::Failed {
-                    why: FailedWhy::NotSent,
-                };
-                let ttl = policy.failed_ttl;
+                let (state, ttl) = self.job.unsent();
                 self.settle(state, ttl, Owed::Nothing).await;
             }
             Ended::Stopped => self.stopped().await,
@@ -185,15 +184,12 @@ impl Exchange {
                 .lost(&self.job.proxy, self.job.key, Owed::Nothing)
                 .await;
         }
-        let ttl = self.job.route.policy.failed_ttl;
         let problem = Problem::new(
             Code::StoreUnavailable,
             "The request was not sent: its lease could not be confirmed. Retry with the same key.",
         )
         .retry_after(1);
-        let state = State::Failed {
-            why: FailedWhy::NotSent,
-        };
+        let (state, ttl) = self.job.unsent();
         self.settle(state, ttl, Owed::Problem(problem)).await;
     }
 
