@@ -39,7 +39,7 @@ impl Exchange {
                     Some(_) => problem.outcome(UpstreamOutcome::Unknown),
                 };
                 let (state, ttl) = self.job.unsent();
-                self.settle(state, ttl, Owed::Problem(problem)).await;
+                self.settle(state, ttl, Owed::Unsent(problem)).await;
             }
             Ended::ClientGone => {
                 let (state, ttl) = self.job.unsent();
@@ -178,19 +178,13 @@ impl Exchange {
 
     /// Nothing was sent: the lease is gone, or the process ends.
     async fn stopped(mut self) {
+        let owed = Owed::Unsent(unconfirmed());
         if self.keeper.lease_lost {
             let recipient = self.recipient();
-            return recipient
-                .lost(&self.job.proxy, self.job.key, Owed::Nothing)
-                .await;
+            return recipient.lost(&self.job.proxy, self.job.key, owed).await;
         }
-        let problem = Problem::new(
-            Code::StoreUnavailable,
-            "The request was not sent: its lease could not be confirmed. Retry with the same key.",
-        )
-        .retry_after(1);
         let (state, ttl) = self.job.unsent();
-        self.settle(state, ttl, Owed::Problem(problem)).await;
+        self.settle(state, ttl, owed).await;
     }
 
     /// R20: records first, then releases what is owed; goes on until the record stands.
@@ -235,7 +229,8 @@ impl Exchange {
     async fn unprotected(mut self, ended: Ended) {
         let recipient = self.recipient();
         let owed = match ended {
-            Ended::NotSent(problem) => Owed::Problem(problem),
+            Ended::NotSent(problem) => Owed::Unsent(problem),
+            Ended::Stopped => Owed::Unsent(unconfirmed()),
             Ended::Unknown(why) => {
                 let problem = crate::idempotency::settlement::problem_of(why);
                 Owed::Problem(Problem::unknown(problem, false))
@@ -249,9 +244,9 @@ impl Exchange {
             Ended::Answered(Captured::TooLarge {
                 feed: Some(feed), ..
             }) => Owed::Feed(feed),
-            Ended::ClientGone
-            | Ended::Stopped
-            | Ended::Answered(Captured::TooLarge { feed: None, .. }) => Owed::Nothing,
+            Ended::ClientGone | Ended::Answered(Captured::TooLarge { feed: None, .. }) => {
+                Owed::Nothing
+            }
         };
         recipient.deliver(owed, Some("unprotected")).await;
     }
@@ -284,6 +279,12 @@ impl Exchange {
             mark(response, "unprotected");
         }
     }
+}
+
+fn unconfirmed() -> Problem {
+    let detail = "The request was not sent: its lease could not be confirmed. Retry with the same \
+                  key.";
+    Problem::new(Code::StoreUnavailable, detail).retry_after(1)
 }
 
 fn whole(

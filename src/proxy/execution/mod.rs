@@ -105,8 +105,15 @@ impl Earlier {
 pub(super) enum Reply {
     /// A record is in the way.
     Held(Held),
-    /// The record to be taken over is gone.
+    /// The record to be taken over is gone, or the lease was, before anything was sent.
     Absent,
+    /// The lease was lost after dispatch (R20): what is there now, and what this execution came to.
+    Superseded {
+        /// Somebody else's record.
+        held: Held,
+        /// The true answer.
+        own: Box<Self>,
+    },
     /// The upstream's answer.
     Answer {
         /// For the client.
