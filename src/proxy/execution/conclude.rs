@@ -13,13 +13,13 @@ use super::deliver::{Owed, Recipient, mark};
 use super::exchange::{Ended, Exchange};
 use super::retries::confirm;
 use crate::idempotency::headers::retain;
-use crate::idempotency::record::{FailedWhy, HeldProblem, State, UnknownWhy};
+use crate::idempotency::record::{HeldProblem, State, UnknownWhy};
 use crate::idempotency::transition::Held;
 use crate::idempotency::{Exchange as Happened, RecordKey, Settlement, settle};
 use crate::proxy::Proxy;
 use crate::proxy::body::Body;
 use crate::proxy::budget::Reservation;
-use crate::proxy::problem::{Code, Problem};
+use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
 use crate::proxy::replay;
 use crate::proxy::waiting::View;
 use crate::store::lease::{Settled, Settling};
@@ -33,17 +33,16 @@ impl Exchange {
         let policy = &self.job.route.policy;
         match ended {
             Ended::NotSent(problem) => {
-                let state = State::Failed {
-                    why: FailedWhy::NotSent,
+                // This try was not sent; the one it took over may have been carried out.
+                let problem = match self.job.from {
+                    None => problem,
+                    Some(_) => problem.outcome(UpstreamOutcome::Unknown),
                 };
-                let ttl = policy.failed_ttl;
-                self.settle(state, ttl, Owed::Problem(problem)).await;
+                let (state, ttl) = self.job.unsent();
+                self.settle(state, ttl, Owed::Unsent(problem)).await;
             }
             Ended::ClientGone => {
-                let state = State::Failed {
-                    why: FailedWhy::NotSent,
-                };
-                let ttl = policy.failed_ttl;
+                let (state, ttl) = self.job.unsent();
                 self.settle(state, ttl, Owed::Nothing).await;
             }
             Ended::Stopped => self.stopped().await,
@@ -179,22 +178,13 @@ impl Exchange {
 
     /// Nothing was sent: the lease is gone, or the process ends.
     async fn stopped(mut self) {
+        let owed = Owed::Unsent(unconfirmed());
         if self.keeper.lease_lost {
             let recipient = self.recipient();
-            return recipient
-                .lost(&self.job.proxy, self.job.key, Owed::Nothing)
-                .await;
+            return recipient.lost(&self.job.proxy, self.job.key, owed).await;
         }
-        let ttl = self.job.route.policy.failed_ttl;
-        let problem = Problem::new(
-            Code::StoreUnavailable,
-            "The request was not sent: its lease could not be confirmed. Retry with the same key.",
-        )
-        .retry_after(1);
-        let state = State::Failed {
-            why: FailedWhy::NotSent,
-        };
-        self.settle(state, ttl, Owed::Problem(problem)).await;
+        let (state, ttl) = self.job.unsent();
+        self.settle(state, ttl, owed).await;
     }
 
     /// R20: records first, then releases what is owed; goes on until the record stands.
@@ -239,7 +229,8 @@ impl Exchange {
     async fn unprotected(mut self, ended: Ended) {
         let recipient = self.recipient();
         let owed = match ended {
-            Ended::NotSent(problem) => Owed::Problem(problem),
+            Ended::NotSent(problem) => Owed::Unsent(problem),
+            Ended::Stopped => Owed::Unsent(unconfirmed()),
             Ended::Unknown(why) => {
                 let problem = crate::idempotency::settlement::problem_of(why);
                 Owed::Problem(Problem::unknown(problem, false))
@@ -253,9 +244,9 @@ impl Exchange {
             Ended::Answered(Captured::TooLarge {
                 feed: Some(feed), ..
             }) => Owed::Feed(feed),
-            Ended::ClientGone
-            | Ended::Stopped
-            | Ended::Answered(Captured::TooLarge { feed: None, .. }) => Owed::Nothing,
+            Ended::ClientGone | Ended::Answered(Captured::TooLarge { feed: None, .. }) => {
+                Owed::Nothing
+            }
         };
         recipient.deliver(owed, Some("unprotected")).await;
     }
@@ -288,6 +279,12 @@ impl Exchange {
             mark(response, "unprotected");
         }
     }
+}
+
+fn unconfirmed() -> Problem {
+    let detail = "The request was not sent: its lease could not be confirmed. Retry with the same \
+                  key.";
+    Problem::new(Code::StoreUnavailable, detail).retry_after(1)
 }
 
 fn whole(
