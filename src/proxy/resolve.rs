@@ -44,7 +44,15 @@ impl Course {
                 self.spent.elsewhere += upstream;
                 Verdict::new(response, outcome)
             }
-            Reply::Problem(problem) => Verdict::problem(problem, route),
+            Reply::Problem {
+                problem,
+                attempt,
+                upstream,
+            } => {
+                self.spent.attempt = attempt;
+                self.spent.elsewhere += upstream;
+                Verdict::problem(problem, route)
+            }
             Reply::StoreDown(error) => Verdict::problem(not_stored(&error), route),
             // Not the end of a request.
             Reply::Held(_) | Reply::Absent | Reply::Superseded { .. } => {
@@ -256,7 +264,7 @@ fn in_progress(retry_after: u32) -> Problem {
         Code::InProgress,
         "A request with this key is being processed. Retry with the same key.",
     )
-    .outcome(UpstreamOutcome::Pending)
+    .outcome_of_key(UpstreamOutcome::Pending)
     .retry_after(retry_after)
 }
 

@@ -23,6 +23,9 @@ use tokio::time::{Instant, timeout};
 use super::UpstreamSettings;
 use super::body::Body;
 
+/// R29: how often a request may come back unsent.
+pub(super) const HANDOVERS: usize = 3;
+
 /// Idle connections kept per thread.
 const MAX_IDLE: usize = 256;
 
@@ -62,6 +65,11 @@ pub enum SendError {
     NotSent(Box<Request<Body>>),
     /// Some of it may have gone out.
     MaybeSent(hyper::Error),
+}
+
+/// Whether an answer came that is no valid HTTP; else the connection broke.
+pub(super) fn is_bad_answer(error: &hyper::Error) -> bool {
+    error.is_parse() || error.is_parse_status() || error.is_parse_too_large()
 }
 
 /// The pool of one thread.

@@ -109,16 +109,6 @@ impl WaitingRoom {
         }
     }
 
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.lock().total
-    }
-
-    /// Whether nobody waits.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The wake-ups a store delivers, and the end that [`WaitingRoom::look`] reads.
     pub fn wakes() -> (WakeFn, mpsc::Receiver<Wake>) {
         let (sender, receiver) = mpsc::channel(WAKE_QUEUE);

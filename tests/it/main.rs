@@ -13,6 +13,7 @@ mod crashes;
 mod documents;
 mod duplicates;
 mod limits;
+mod operators;
 mod outages;
 mod outcomes;
 mod passthrough;

@@ -245,12 +245,12 @@ fn an_answer_before_the_end_of_the_request_does_not_hold_up_the_next_one() {
             });
         }
     });
-    let tables = crate::support::sidecar::Tables {
+    let tables = Tables {
         server: "threads = 1",
         rest: "[[route]]\nname = \"off\"\npath = \"/off\"\n[route.policy]\nmode = \"off\"",
         ..Default::default()
     };
-    let sidecar = crate::support::sidecar::Plan::new(addr, &tables).start();
+    let sidecar = Plan::new(addr, &tables).start();
     let mut slow = Client::connect(sidecar.addr);
     slow.write(b"POST /off HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf");
     assert_eq!(slow.answer().expect("an early answer").text(), "ok");

@@ -213,7 +213,7 @@ impl Exchange {
                 response,
                 outcome: self.executed(),
                 attempt,
-                upstream: self.upstream_time(),
+                upstream: self.keeper.upstream_time(),
             },
         );
         Some(Feed {

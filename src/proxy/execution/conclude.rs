@@ -14,6 +14,7 @@ use super::exchange::{Ended, Exchange};
 use super::retries::confirm;
 use crate::idempotency::headers::retain;
 use crate::idempotency::record::{HeldProblem, State, UnknownWhy};
+use crate::idempotency::settlement::problem_of;
 use crate::idempotency::transition::Held;
 use crate::idempotency::{Exchange as Happened, RecordKey, Settlement, settle};
 use crate::proxy::Proxy;
@@ -30,13 +31,12 @@ impl Exchange {
         if self.protection == Protection::None {
             return self.unprotected(ended).await;
         }
-        let policy = &self.job.route.policy;
         match ended {
             Ended::NotSent(problem) => {
                 // This try was not sent; the one it took over may have been carried out.
                 let problem = match self.job.from {
                     None => problem,
-                    Some(_) => problem.outcome(UpstreamOutcome::Unknown),
+                    Some(_) => problem.outcome_of_key(UpstreamOutcome::Unknown),
                 };
                 let (state, ttl) = self.job.unsent();
                 self.settle(state, ttl, Owed::Unsent(problem)).await;
@@ -46,13 +46,7 @@ impl Exchange {
                 self.settle(state, ttl, Owed::Nothing).await;
             }
             Ended::Stopped => self.stopped().await,
-            Ended::Unknown(why) => {
-                let Settlement::Unresolve(why, problem) = settle(Happened::Unknown(why), policy)
-                else {
-                    return;
-                };
-                self.unresolved(why, problem).await;
-            }
+            Ended::Unknown(why) => self.unresolved(why, problem_of(why)).await,
             Ended::Answered(captured) => self.answered(captured).await,
         }
     }
@@ -232,7 +226,7 @@ impl Exchange {
             Ended::NotSent(problem) => Owed::Unsent(problem),
             Ended::Stopped => Owed::Unsent(unconfirmed()),
             Ended::Unknown(why) => {
-                let problem = crate::idempotency::settlement::problem_of(why);
+                let problem = problem_of(why);
                 Owed::Problem(Problem::unknown(problem, false))
             }
             Ended::Answered(Captured::Whole {
@@ -256,13 +250,8 @@ impl Exchange {
             reply: self.keeper.reply.take(),
             outcome: self.executed(),
             attempt: self.keeper.lease.attempt(),
-            upstream: self.upstream_time(),
+            upstream: self.keeper.upstream_time(),
         }
-    }
-
-    /// Since dispatch; nothing where nothing was sent.
-    pub(super) fn upstream_time(&self) -> Duration {
-        self.dispatched_at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// The outcome of an answer that came.
@@ -281,10 +270,13 @@ impl Exchange {
     }
 }
 
+/// The lease could not be confirmed, or the process ends.
 fn unconfirmed() -> Problem {
-    let detail = "The request was not sent: its lease could not be confirmed. Retry with the same \
-                  key.";
-    Problem::new(Code::StoreUnavailable, detail).retry_after(1)
+    let detail = "The request was not sent: Retrysafe could not keep its key any longer. Retry with \
+                  the same key.";
+    Problem::new(Code::StoreUnavailable, detail)
+        .outcome(UpstreamOutcome::NotExecuted)
+        .retry_after(1)
 }
 
 fn whole(

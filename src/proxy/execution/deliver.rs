@@ -63,7 +63,11 @@ impl Recipient {
                     upstream: self.upstream,
                 })
             }
-            Owed::Problem(problem) | Owed::Unsent(problem) => Some(Reply::Problem(problem)),
+            Owed::Problem(problem) | Owed::Unsent(problem) => Some(Reply::Problem {
+                problem,
+                attempt: self.attempt,
+                upstream: self.upstream,
+            }),
             Owed::Nothing | Owed::Feed(_) => None,
         }
     }

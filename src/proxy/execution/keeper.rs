@@ -49,7 +49,7 @@ pub(super) struct Keeper {
     renew_at: Option<Instant>,
     answer_by: Option<Instant>,
     give_up_at: Option<Instant>,
-    is_dispatched: bool,
+    dispatched_at: Option<Instant>,
     phase: PhaseWatch,
     sleep: Pin<Box<Sleep>>,
     metrics: Arc<Metrics>,
@@ -81,7 +81,7 @@ impl Keeper {
             renew_at,
             answer_by: None,
             give_up_at: None,
-            is_dispatched: false,
+            dispatched_at: None,
             phase,
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             metrics,
@@ -92,7 +92,7 @@ impl Keeper {
     pub(super) fn dispatched(&mut self, answer_within: Duration, give_up_after: Duration) {
         let now = Instant::now();
         self.lease.dispatched();
-        self.is_dispatched = true;
+        self.dispatched_at = Some(now);
         self.answer_by = Some(now + answer_within);
         self.give_up_at = Some(now + give_up_after);
     }
@@ -100,7 +100,7 @@ impl Keeper {
     /// The request came back unsent.
     pub(super) fn undispatched(&mut self) {
         self.lease.undispatched();
-        self.is_dispatched = false;
+        self.dispatched_at = None;
         self.answer_by = None;
         self.give_up_at = None;
     }
@@ -113,6 +113,11 @@ impl Keeper {
     /// A piece came: the next one has `give_up_after` again.
     pub(super) fn piece_came(&mut self, give_up_after: Duration) {
         self.give_up_at = Some(Instant::now() + give_up_after);
+    }
+
+    /// Since dispatch; nothing where nothing was sent.
+    pub(super) fn upstream_time(&self) -> Duration {
+        self.dispatched_at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// Whether anybody still waits for an answer.
@@ -130,7 +135,7 @@ impl Keeper {
                 self.sleep.as_mut().reset(next);
             }
             let timed = self.next_deadline().is_some();
-            let watches_client = !self.is_dispatched;
+            let watches_client = self.dispatched_at.is_none();
             tokio::select! {
                 biased;
                 out = &mut future => return Ok(out),
@@ -210,10 +215,19 @@ impl Keeper {
             "The upstream has not answered yet; the request still runs. Retry with the same key: \
              it waits for the answer or replays it.",
         )
-        .outcome(UpstreamOutcome::Pending)
+        .outcome_of_key(UpstreamOutcome::Pending)
         .retry_after(1)
         .proxy_status("http_response_timeout");
-        super::answer(reply, Reply::Problem(problem));
+        let attempt = self.lease.attempt();
+        let upstream = self.upstream_time();
+        super::answer(
+            reply,
+            Reply::Problem {
+                problem,
+                attempt,
+                upstream,
+            },
+        );
     }
 
     fn note_renewal(
@@ -233,8 +247,11 @@ impl Keeper {
                 self.renew_at = None;
                 self.lease_lost = true;
                 self.metrics.leases_lost.inc();
-                tracing::warn!(event = "lease_lost", dispatched = self.is_dispatched);
-                if !self.is_dispatched {
+                tracing::warn!(
+                    event = "lease_lost",
+                    dispatched = self.dispatched_at.is_some()
+                );
+                if self.dispatched_at.is_none() {
                     return Err(Stop::LeaseLost);
                 }
             }

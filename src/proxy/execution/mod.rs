@@ -44,8 +44,6 @@ use crate::store::lease::{Claimed, Lease, claim};
 use crate::store::{Delivery, StoreError, StoreErrorKind};
 use exchange::Exchange;
 
-pub(super) use exchange::unreachable;
-
 /// A covered request, read whole and ready to go upstream.
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -126,7 +124,14 @@ pub(super) enum Reply {
         upstream: Duration,
     },
     /// An answer of our own.
-    Problem(Problem),
+    Problem {
+        /// What the client is told.
+        problem: Problem,
+        /// Which execution it is about.
+        attempt: Attempt,
+        /// As in `Answer`.
+        upstream: Duration,
+    },
     /// R24: the store did not answer before dispatch.
     StoreDown(StoreError),
 }
