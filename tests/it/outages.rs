@@ -48,7 +48,14 @@ fn stopped_before_the_claim_nothing_is_executed() {
             (answer.status, answer.code().as_str()),
             (503, "idempotency_store_unavailable")
         );
-        assert_eq!(answer.json()["outcome"], "not_executed");
+        // Not this request; but whether an earlier one was is what the record would say.
+        assert_eq!(answer.json()["outcome"], "unknown");
+        assert!(
+            answer.json()["detail"]
+                .as_str()
+                .unwrap()
+                .contains("new key")
+        );
         assert_eq!(answer.header("retry-after"), Some("1"));
     }
     assert_eq!(upstream.calls(), 1);
@@ -360,4 +367,28 @@ fn a_record_lost_before_anything_was_sent_is_claimed_again() {
     assert_eq!((answer.status, answer.text().as_str()), (201, "once"));
     assert!(pay(sidecar.addr, "k", "x").is_replay());
     assert_eq!(upstream.calls(), 1);
+}
+
+#[test]
+fn a_duplicate_of_a_running_request_is_never_told_that_nothing_was_executed() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let (gate, upstream) = gated();
+    let sidecar = before(&upstream, &redis, "[policy]\nin_flight_wait = \"2s\"");
+    let addr = sidecar.addr;
+    let first = thread::spawn(move || pay(addr, "k", "x"));
+    upstream.wait_calls(1);
+    let waiter = thread::spawn(move || pay(addr, "k", "x"));
+    sidecar.wait_metric("retrysafe_waiting", |waiting| waiting == 1);
+    redis.kill();
+    let waited = waiter.join().unwrap();
+    let late = pay(addr, "k", "x");
+    for answer in [waited, late] {
+        assert_eq!(answer.code(), "idempotency_store_unavailable");
+        assert_eq!(answer.json()["outcome"], "unknown");
+        assert_eq!(answer.json()["retryable"], true);
+    }
+    gate.open();
+    assert_eq!(first.join().unwrap().text(), "n=1");
 }

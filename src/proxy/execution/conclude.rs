@@ -33,11 +33,7 @@ impl Exchange {
         let policy = &self.job.route.policy;
         match ended {
             Ended::NotSent(problem) => {
-                // This try was not sent; the one it took over may have been carried out.
-                let problem = match self.job.from {
-                    None => problem,
-                    Some(_) => problem.outcome(UpstreamOutcome::Unknown),
-                };
+                let problem = self.not_sent(problem);
                 let (state, ttl) = self.job.unsent();
                 self.settle(state, ttl, Owed::Unsent(problem)).await;
             }
@@ -55,6 +51,15 @@ impl Exchange {
             }
             Ended::Answered(captured) => self.answered(captured).await,
         }
+    }
+
+    /// This try was not sent; one it took over, or one the store could not tell of, may have been
+    /// carried out.
+    fn not_sent(&self, problem: Problem) -> Problem {
+        if self.job.from.is_none() && self.protection == Protection::Full {
+            return problem;
+        }
+        problem.outcome(UpstreamOutcome::Unknown)
     }
 
     async fn unresolved(self, why: UnknownWhy, problem: HeldProblem) {
@@ -229,7 +234,7 @@ impl Exchange {
     async fn unprotected(mut self, ended: Ended) {
         let recipient = self.recipient();
         let owed = match ended {
-            Ended::NotSent(problem) => Owed::Unsent(problem),
+            Ended::NotSent(problem) => Owed::Unsent(self.not_sent(problem)),
             Ended::Stopped => Owed::Unsent(unconfirmed()),
             Ended::Unknown(why) => {
                 let problem = crate::idempotency::settlement::problem_of(why);
