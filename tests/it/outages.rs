@@ -6,7 +6,7 @@ use std::thread;
 use crate::support::client::{Client, pay, request};
 use crate::support::redis::Redis;
 use crate::support::sidecar::{Plan, Sidecar, Tables};
-use crate::support::upstream::{Act, Gate, Upstream, reply};
+use crate::support::upstream::{Act, Gate, Reserved, Upstream, reply};
 
 fn before(upstream: &Upstream, redis: &Redis, rest: &str) -> Sidecar {
     let url = redis.url();
@@ -342,27 +342,22 @@ fn a_record_lost_before_anything_was_sent_is_claimed_again() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    // Connections to it stand only once somebody accepts.
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    let free: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
-    socket.bind(&free.into()).unwrap();
-    socket.listen(0).unwrap();
-    let addr = socket.local_addr().unwrap().as_socket().unwrap();
-    let _fills_its_queue = std::net::TcpStream::connect(addr).unwrap();
+    let slow = Reserved::new(std::net::Ipv4Addr::LOCALHOST.into());
+    let _first = slow.hold_up();
     let url = redis.url();
     let tables = Tables {
         store_url: Some(&url),
         rest: "[policy]\nlease = \"600ms\"",
         ..Tables::default()
     };
-    let sidecar = Plan::new(addr, &tables).start();
+    let sidecar = Plan::new(slow.addr, &tables).start();
     let mut client = Client::connect(sidecar.addr);
     client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
     let claimed = || redis.cli(&["DBSIZE"]) == redis::Value::Int(1);
     crate::support::eventually("claimed", claimed);
     redis.cli(&["FLUSHALL"]);
     sidecar.wait_metric("retrysafe_leases_lost_total", |lost| lost >= 1);
-    let upstream = Upstream::on(socket.into(), |_, _| vec![reply(201, &[], "once")]);
+    let upstream = slow.start(None, |_, _| vec![reply(201, &[], "once")]);
     let answer = client.answer().unwrap();
     assert_eq!((answer.status, answer.text().as_str()), (201, "once"));
     assert!(pay(sidecar.addr, "k", "x").is_replay());
