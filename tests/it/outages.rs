@@ -377,9 +377,9 @@ fn a_duplicate_of_a_running_request_is_never_told_that_nothing_was_executed() {
     let waiter = thread::spawn(move || pay(addr, "k", "x"));
     sidecar.wait_metric("retrysafe_waiting", |waiting| waiting == 1);
     redis.kill();
-    let waited = waiter.join().unwrap();
+    let before_409 = waiter.join().unwrap();
     let late = pay(addr, "k", "x");
-    for answer in [waited, late] {
+    for answer in [before_409, late] {
         assert_eq!(answer.code(), "idempotency_store_unavailable");
         assert_eq!(answer.json()["outcome"], "unknown");
         assert_eq!(answer.json()["retryable"], true);
