@@ -232,7 +232,8 @@ enum Taken {
 
 /// R30.
 pub(super) fn overloaded() -> Problem {
-    let detail = "Too much is under way here; nothing was executed. Retry with the same key.";
+    let detail =
+        "Too much is under way here; this request was not passed on. Retry with the same key.";
     Problem::new(Code::Overloaded, detail).retry_after(1)
 }
 

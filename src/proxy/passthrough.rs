@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::Proxy;
 use super::body::Body;
 use super::problem::{Code, Problem, UpstreamOutcome};
+use super::request::only_chunked;
 use super::rewrite;
 use super::upstream::{Connection, HANDOVERS, SendError, is_bad_answer};
 
@@ -74,6 +75,14 @@ impl Proxy {
                 "The upstream switched protocols without being asked to.",
             )
             .proxy_status("http_protocol_error"));
+        }
+        if !only_chunked(response.headers()) {
+            connection.close();
+            return Err(Problem::new(
+                Code::BadResponse,
+                "The upstream's answer has a transfer coding that nobody asked for.",
+            )
+            .proxy_status("http_response_transfer_coding"));
         }
         let (mut head, incoming) = response.into_parts();
         rewrite::to_client(&mut head, None, self.shared.date());

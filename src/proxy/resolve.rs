@@ -310,11 +310,13 @@ fn not_stored(error: &StoreError) -> Problem {
     store_down()
 }
 
+/// This request was not passed on; of one before it, or of the one it waited for, nobody here knows.
 fn store_down() -> Problem {
     Problem::new(
         Code::StoreUnavailable,
-        "The record of this key is out of reach; nothing was executed. Retry with the same key.",
+        "The record of this key is out of reach, so this request was not passed on; whether an \
+         earlier one with this key was carried out cannot be told. Retry with the same key.",
     )
-    .outcome(UpstreamOutcome::NotExecuted)
+    .outcome_of_key(UpstreamOutcome::Unknown)
     .retry_after(1)
 }

@@ -26,6 +26,7 @@ fn put(addr: std::net::SocketAddr, key: &str) -> client::Answer {
 
 #[test]
 fn an_upstream_that_dies_after_the_request_leaves_a_post_held() {
+    let coded = b"HTTP/1.1 201 X\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
     let half = b"HTTP/1.1 201 X\r\nContent-Length: 10\r\n\r\nhalf".to_vec();
     for (name, act, code) in [
         ("close", vec![Act::Close], "upstream_connection_lost"),
@@ -34,6 +35,11 @@ fn an_upstream_that_dies_after_the_request_leaves_a_post_held() {
             "truncated",
             vec![Act::Send(half), Act::Close],
             "upstream_connection_lost",
+        ),
+        (
+            "coded",
+            vec![Act::Send(coded.to_vec())],
+            "upstream_bad_response",
         ),
         (
             "garbage",

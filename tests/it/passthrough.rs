@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::support::client::{self, Answer, Client, request};
 use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
-use crate::support::upstream::{Act, Gate, Upstream, reply};
+use crate::support::upstream::{Act, Gate, Reserved, Upstream, reply};
 
 /// Resident memory in KiB.
 fn memory(sidecar: &Sidecar) -> u64 {
@@ -257,4 +257,28 @@ fn an_answer_before_the_end_of_the_request_does_not_hold_up_the_next_one() {
     // Its connection to the upstream is not free: the body may still come.
     assert_eq!(client::get(sidecar.addr, "/next").text(), "ok");
     assert_eq!(client::pay(sidecar.addr, "k", "x").text(), "ok");
+}
+
+#[test]
+fn a_client_is_not_blamed_for_an_upstream_that_is_slow_to_accept() {
+    let slow = Reserved::new(std::net::Ipv4Addr::LOCALHOST.into());
+    let _first = slow.hold_up();
+    let tables = Tables {
+        server: "body_timeout = \"200ms\"",
+        rest: "[policy]\nmode = \"off\"",
+        ..Default::default()
+    };
+    let sidecar = Plan::new(slow.addr, &tables).start();
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request(
+        "POST",
+        "/off",
+        &[("Expect", "100-continue")],
+        "body",
+    ));
+    // Longer than a client may take for a piece of its body.
+    thread::sleep(std::time::Duration::from_millis(400));
+    let upstream = slow.start(None, |_, _| vec![reply(201, &[], "done")]);
+    assert_eq!(client.answer().unwrap().text(), "done");
+    assert_eq!(upstream.seen()[0].body, b"body");
 }

@@ -33,11 +33,7 @@ impl Exchange {
         }
         match ended {
             Ended::NotSent(problem) => {
-                // This try was not sent; the one it took over may have been carried out.
-                let problem = match self.job.from {
-                    None => problem,
-                    Some(_) => problem.outcome_of_key(UpstreamOutcome::Unknown),
-                };
+                let problem = self.not_sent(problem);
                 let (state, ttl) = self.job.unsent();
                 self.settle(state, ttl, Owed::Unsent(problem)).await;
             }
@@ -49,6 +45,15 @@ impl Exchange {
             Ended::Unknown(why) => self.unresolved(why, problem_of(why)).await,
             Ended::Answered(captured) => self.answered(captured).await,
         }
+    }
+
+    /// This try was not sent; one it took over, or one the store could not tell of, may have been
+    /// carried out.
+    fn not_sent(&self, problem: Problem) -> Problem {
+        if self.job.from.is_none() && self.protection == Protection::Full {
+            return problem;
+        }
+        problem.outcome_of_key(UpstreamOutcome::Unknown)
     }
 
     async fn unresolved(self, why: UnknownWhy, problem: HeldProblem) {
@@ -223,7 +228,7 @@ impl Exchange {
     async fn unprotected(mut self, ended: Ended) {
         let recipient = self.recipient();
         let owed = match ended {
-            Ended::NotSent(problem) => Owed::Unsent(problem),
+            Ended::NotSent(problem) => Owed::Unsent(self.not_sent(problem)),
             Ended::Stopped => Owed::Unsent(unconfirmed()),
             Ended::Unknown(why) => {
                 let problem = problem_of(why);

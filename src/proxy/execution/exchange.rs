@@ -9,6 +9,7 @@ use super::{Job, Protection, Reply};
 use crate::idempotency::record::UnknownWhy;
 use crate::proxy::body::Body;
 use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
+use crate::proxy::request::only_chunked;
 use crate::proxy::upstream::{ConnectError, Connection, HANDOVERS, SendError, is_bad_answer};
 
 /// An execution under way.
@@ -135,8 +136,9 @@ impl Exchange {
                 return Ok(Ended::Unknown(why_stopped(stop)));
             }
         };
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            // R28: Upgrade was never sent.
+        // R28: Upgrade was never sent. Nor was TE: what is coded so could not be replayed.
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS || !only_chunked(response.headers())
+        {
             connection.close();
             return Ok(Ended::Unknown(UnknownWhy::BadAnswer));
         }

@@ -46,6 +46,8 @@ pub(super) struct Keeper {
     /// What the first client was told while the exchange ran on (R15, R18).
     pub(super) told: Option<HeldProblem>,
     renewal: RenewalSlot,
+    /// Whether the renewal under way says that the request was dispatched.
+    renews_dispatched: bool,
     renew_at: Option<Instant>,
     answer_by: Option<Instant>,
     give_up_at: Option<Instant>,
@@ -78,6 +80,7 @@ impl Keeper {
             lease_lost: false,
             told: None,
             renewal: RenewalSlot(None),
+            renews_dispatched: false,
             renew_at,
             answer_by: None,
             give_up_at: None,
@@ -145,7 +148,7 @@ impl Keeper {
                 }
                 (sent_at, outcome) = renewed(&mut self.renewal.0), if self.renewal.0.is_some() => {
                     self.renewal.0 = None;
-                    self.note_renewal(sent_at, outcome)?;
+                    self.note_renewal(sent_at, outcome, self.renews_dispatched)?;
                 }
                 () = self.sleep.as_mut(), if timed => self.on_timer()?,
             }
@@ -154,6 +157,10 @@ impl Keeper {
 
     /// Makes sure that the lease is young enough to dispatch.
     pub(super) async fn ready_to_dispatch(&mut self) -> Result<(), Stop> {
+        if self.lease_lost {
+            // While the request was out; it came back unsent (R29).
+            return Err(Stop::LeaseLost);
+        }
         let mut tries = 0;
         while !self.lease.may_dispatch() {
             tries += 1;
@@ -167,7 +174,7 @@ impl Keeper {
                 // Without a confirmed lease nothing is sent.
                 return Err(Stop::LeaseLost);
             }
-            self.note_renewal(sent_at, outcome)?;
+            self.note_renewal(sent_at, outcome, false)?;
         }
         if self.client_is_gone() {
             return Err(Stop::ClientGone);
@@ -197,6 +204,7 @@ impl Keeper {
             return Err(Stop::GaveUp);
         }
         if self.renewal.0.is_none() && self.renew_at.is_some_and(|at| at <= now) {
+            self.renews_dispatched = self.dispatched_at.is_some();
             self.renewal.0 = Some(Box::pin(self.lease.renewal()));
         }
         Ok(())
@@ -234,6 +242,7 @@ impl Keeper {
         &mut self,
         sent_at: Instant,
         outcome: Result<Outcome, StoreError>,
+        said_dispatched: bool,
     ) -> Result<(), Stop> {
         match self.lease.renewed(sent_at, outcome) {
             Ok(Settled::Stored { reasserted }) => {
@@ -242,6 +251,11 @@ impl Keeper {
                     tracing::warn!(event = "reasserted", "the store had lost a running record");
                 }
                 self.renew_at = Some(self.lease.renew_at());
+            }
+            Ok(Settled::LeaseLost) if self.dispatched_at.is_some() && !said_dispatched => {
+                // Asked before the dispatch, told after it: an absent record is written again by
+                // whoever is dispatched (law 3), a foreign one says so once more.
+                self.renew_at = Some(Instant::now());
             }
             Ok(Settled::LeaseLost) => {
                 self.renew_at = None;
@@ -276,5 +290,93 @@ async fn renewed(renewal: &mut Option<Renewal>) -> (Instant, Result<Outcome, Sto
     match renewal {
         Some(renewal) => renewal.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::idempotency::record::Owner;
+    use crate::idempotency::transition::Claim;
+    use crate::idempotency::{Fingerprint, Operation, RecordKey};
+    use crate::proxy::phase::Phases;
+    use crate::store::{Store, StoreFuture};
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const SLOW: Duration = Duration::from_millis(100);
+
+    /// A store that lost its memory and answers slowly; `foreign`: somebody else has the key.
+    #[derive(Debug)]
+    struct Forgot {
+        foreign: bool,
+    }
+
+    impl Store for Forgot {
+        fn apply(&self, _key: RecordKey, operation: Operation) -> StoreFuture<'_, Outcome> {
+            Box::pin(async move {
+                tokio::time::sleep(SLOW).await;
+                Ok(match operation {
+                    Operation::Renew { dispatched, .. } if dispatched && !self.foreign => {
+                        Outcome::Stored { reasserted: true }
+                    }
+                    _ => Outcome::LeaseLost,
+                })
+            })
+        }
+
+        fn ping(&self) -> StoreFuture<'_, ()> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn listen(&self, _key: RecordKey) -> StoreFuture<'_, ()> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn unlisten(&self, _key: RecordKey) {}
+    }
+
+    fn keeper(foreign: bool) -> (Keeper, oneshot::Receiver<Reply>) {
+        let fingerprint = Fingerprint {
+            profile: 0,
+            digest: [0; 32],
+            parts: Vec::new().into(),
+        };
+        let claim = Claim {
+            owner: Owner([1; 16]),
+            fingerprint,
+            lease: LEASE,
+            retention: LEASE * 3,
+            waited: false,
+        };
+        let store = Arc::new(Forgot { foreign });
+        let lease = Lease::new(store, RecordKey([0; 32]), &claim, 1, Instant::now());
+        let (reply, receiver) = oneshot::channel();
+        let phase = Phases::default().watch();
+        let metrics = Arc::new(Metrics::new());
+        (Keeper::new(lease, reply, true, phase, metrics), receiver)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_the_dispatch_overtook_is_sent_again_before_the_lease_is_lost() {
+        for foreign in [false, true] {
+            let (mut keeper, _handler) = keeper(foreign);
+            let almost = tokio::time::sleep(LEASE / 3 + SLOW / 2);
+            assert_eq!(keeper.drive(almost).await, Ok(()), "a renewal is under way");
+            keeper.dispatched(LEASE, LEASE);
+            let answer = tokio::time::sleep(SLOW * 3);
+            assert_eq!(keeper.drive(answer).await, Ok(()));
+            assert_eq!(keeper.lease_lost, foreign);
+            assert_eq!(keeper.metrics.reasserted.get(), u64::from(!foreign));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_came_back_unsent_is_not_sent_again_without_the_lease() {
+        let (mut keeper, _handler) = keeper(true);
+        keeper.dispatched(LEASE, LEASE);
+        let answer = tokio::time::sleep(LEASE / 3 + SLOW * 2);
+        assert_eq!(keeper.drive(answer).await, Ok(()));
+        keeper.undispatched();
+        assert_eq!(keeper.ready_to_dispatch().await, Err(Stop::LeaseLost));
     }
 }

@@ -253,6 +253,9 @@ impl Guarded {
             }
             Err(error) => {
                 match error.kind {
+                    // Subscriptions have a connection of their own, and a server may refuse them
+                    // alone (R13: the sweep is the safety net).
+                    _ if name == "listen" => {}
                     StoreErrorKind::Unavailable | StoreErrorKind::Timeout => {
                         self.breaker.failed(started, now, error);
                     }

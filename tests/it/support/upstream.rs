@@ -118,6 +118,13 @@ impl Reserved {
         Self { socket, addr }
     }
 
+    /// From now on the kernel takes one connection, the caller's, and holds up all others until
+    /// the upstream is started.
+    pub fn hold_up(&self) -> TcpStream {
+        self.socket.listen(0).unwrap();
+        TcpStream::connect(self.addr).unwrap()
+    }
+
     /// Accepts from now on; closes connections that rest for `idle`.
     pub fn start(
         self,
