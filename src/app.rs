@@ -68,8 +68,6 @@ impl From<RouteError> for AppError {
 pub struct Options {
     /// Do not start while the store is out of reach.
     pub require_ready: bool,
-    /// Kubernetes is around: a store for one replica must be asked for.
-    pub in_kubernetes: bool,
 }
 
 /// A bound program.
@@ -87,7 +85,15 @@ pub struct App {
     listeners: Vec<StdListener>,
     health_listener: StdListener,
     wakes: mpsc::Receiver<Wake>,
-    options: Options,
+    /// What the store's first check found; said after the address.
+    findings: Vec<(Finding, String)>,
+}
+
+/// How bad a finding of the first check is.
+#[derive(Debug, Clone, Copy)]
+enum Finding {
+    Warning,
+    StoreDown,
 }
 
 /// How a program ended.
@@ -98,26 +104,21 @@ pub struct Ending {
 }
 
 impl App {
-    /// Opens the store and binds the listeners.
-    pub fn bind(config: Config, options: Options) -> Result<Self, AppError> {
+    /// Opens the store, asks whether it is fit, and only then binds the listeners: nobody connects
+    /// to a program that ends at once.
+    pub async fn bind(config: Config, options: Options) -> Result<Self, AppError> {
         let metrics = Arc::new(Metrics::new());
         let clock = Arc::new(SystemClock);
         let routes = Routes::new(config.policy.clone(), config.routes.clone())?;
         let (wake, wakes) = WaitingRoom::wakes();
         let stores = Stores::open(&config.store, clock.clone(), wake)?;
-        if stores.one_replica_only() && options.in_kubernetes && !config.store.single_replica {
-            return Err(AppError::Unfit(format!(
-                "store.url = \"{}\" protects one process only, and this is Kubernetes: use a \
-                 redis:// store, or set store.single_replica = true if there is one replica",
-                config.store.url
-            )));
-        }
+        let findings = first_check(&stores, options.require_ready).await?;
         let threads = match config.server.threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             threads => threads,
         };
-        let listeners = bind(config.server.listen, threads)?;
-        let health_listener = bind(config.health.listen, 1)?.pop();
+        let listeners = bind("server.listen", config.server.listen, threads)?;
+        let health_listener = bind("health.listen", config.health.listen, 1)?.pop();
         let health_listener = health_listener.ok_or_else(|| AppError::Failed("no port".into()))?;
         let proxy_addr = local_address(listeners.first())?;
         let health_addr = local_address(Some(&health_listener))?;
@@ -141,14 +142,13 @@ impl App {
             listeners,
             health_listener,
             wakes,
-            options,
+            findings,
         })
     }
 
     /// Serves until `shutdown` returns, then drains (R31).
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Ending, AppError> {
         self.announce();
-        first_check(&self.stores, self.options.require_ready).await?;
         let Self {
             config,
             shared,
@@ -206,7 +206,7 @@ impl App {
             address = %self.proxy_addr,
             health = %self.health_addr,
             upstream = %format_args!("http://{}:{}", upstream.host, upstream.port),
-            store = %self.config.store.url,
+            store = %self.stores.describe(),
             version = env!("CARGO_PKG_VERSION"),
             "retrysafe is listening on {}", self.proxy_addr
         );
@@ -215,6 +215,12 @@ impl App {
                 event = "one_replica_only",
                 "this store protects one replica only"
             );
+        }
+        for (finding, text) in &self.findings {
+            match finding {
+                Finding::Warning => tracing::warn!(event = "store_warning", "{text}"),
+                Finding::StoreDown => tracing::error!(event = "store_down", "{text}"),
+            }
         }
     }
 }
@@ -313,18 +319,16 @@ fn serve_health(
 }
 
 /// Whether the store is fit; unreachable is only an error where it must be there.
-async fn first_check(stores: &Stores, require_ready: bool) -> Result<(), AppError> {
+async fn first_check(
+    stores: &Stores,
+    require_ready: bool,
+) -> Result<Vec<(Finding, String)>, AppError> {
     match stores.check().await {
-        Ok(warnings) => {
-            for warning in warnings {
-                tracing::warn!(event = "store_warning", "{warning}");
-            }
-            Ok(())
-        }
-        Err(OpenError::Unreachable(text)) if !require_ready => {
-            tracing::error!(event = "store_down", "{text}");
-            Ok(())
-        }
+        Ok(warnings) => Ok(warnings
+            .into_iter()
+            .map(|text| (Finding::Warning, text))
+            .collect()),
+        Err(OpenError::Unreachable(text)) if !require_ready => Ok(vec![(Finding::StoreDown, text)]),
         Err(error) => Err(error.into()),
     }
 }
@@ -365,8 +369,17 @@ async fn join(workers: Vec<JoinHandle<()>>) {
         .is_err();
 }
 
-fn bind(address: SocketAddr, count: usize) -> Result<Vec<StdListener>, AppError> {
-    server::bind(address, count).map_err(|error| failed(&format!("cannot bind {address}"), &error))
+fn bind(key: &str, address: SocketAddr, count: usize) -> Result<Vec<StdListener>, AppError> {
+    server::bind(address, count).map_err(|error| {
+        let help = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                ": another program, or another retrysafe, listens there; stop it or choose another port"
+            }
+            io::ErrorKind::PermissionDenied => ": ports below 1024 need a privilege",
+            _ => "",
+        };
+        AppError::Failed(format!("cannot bind {key} = \"{address}\": {error}{help}"))
+    })
 }
 
 fn local_address(listener: Option<&StdListener>) -> Result<SocketAddr, AppError> {

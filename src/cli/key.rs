@@ -1,8 +1,9 @@
 //! `retrysafe key`: looks a record up, and resolves one whose outcome nobody knows (R34).
 //!
-//! Release and forget name the owner and attempt that were read just before, and fail if these
+//! Release, executed and forget name the owner and attempt that were read just before, and fail if these
 //! changed; they set a new owner, so that a late settle is a lost lease. Each is one audit line.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +86,10 @@ fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u
         .map_err(|code| (code, String::new()))?
         .config;
     let key = target_key(&config, command.target())?;
+    if config.store.url == StoreUrl::Memory {
+        let text = "a memory: store is seen by its own process only; nothing can be looked up";
+        return Err((2, text.to_owned()));
+    }
     if let StoreUrl::File(path) = &config.store.url
         && !path.exists()
     {
@@ -93,14 +98,14 @@ fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u
     let runtime = super::runtime().map_err(|code| (code, String::new()))?;
     runtime.block_on(async {
         let stores = Stores::open(&config.store, Arc::new(SystemClock), Arc::new(|_| {}))
-            .map_err(|error| not_open(&error))?;
+            .map_err(|error| not_open(&config, &error))?;
         let store = stores.handle();
         let Outcome::Held(held) = call(&*store, &config, key, Operation::Read).await? else {
             return Err((FAILED, format!("no record for {}", key.short())));
         };
         match command {
             KeyCommand::Show(_) => {
-                print!("{}", describe(key, &held));
+                print(&describe(key, &held));
                 Ok(OK)
             }
             KeyCommand::Release(target) => {
@@ -122,10 +127,22 @@ fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u
     })
 }
 
-fn not_open(error: &OpenError) -> Failure {
+/// A reader that went away ends nothing.
+fn print(text: &str) {
+    let _gone = std::io::stdout().write_all(text.as_bytes()).is_err();
+}
+
+fn not_open(config: &Config, error: &OpenError) -> Failure {
     match error {
         OpenError::Unfit(text) => (CONFIG, text.clone()),
-        OpenError::InUse(text) => (FAILED, text.clone()),
+        OpenError::InUse(_) => (
+            FAILED,
+            format!(
+                "{} is in use by a running proxy: stop it first. `retrysafe key` looks into a file \
+                 store only while no proxy runs",
+                config.store.url
+            ),
+        ),
         OpenError::Unreachable(text) => (UNAVAILABLE, text.clone()),
     }
 }
@@ -168,7 +185,7 @@ async fn operate(
                 seen.attempt,
                 state_name(held),
             );
-            println!("done: {action} {}", key.short());
+            print(&format!("done: {action} {}\n", key.short()));
             Ok(OK)
         }
         Outcome::Refused(now) if matches!(now.record.state, State::InFlight { .. }) => Err((

@@ -4,11 +4,11 @@
 //! | exit code | meaning |
 //! |---|---|
 //! | 0 | done, healthy, or drained |
-//! | 1 | ran and failed; unhealthy |
+//! | 1 | ran and failed; unhealthy; a port or the store's file is in use |
 //! | 2 | wrong usage |
 //! | 3 | drained, but records were left unresolved or unsettled |
-//! | 69 | the store is needed (`--require-ready`) and out of reach |
-//! | 78 | the configuration is invalid |
+//! | 69 | the store is needed (`--require-ready`, `key`) and out of reach |
+//! | 78 | the configuration is invalid, or the store it names is not fit |
 
 pub mod check;
 mod demo;
@@ -24,6 +24,8 @@ use clap::{Args, Parser, Subcommand};
 pub const OK: u8 = 0;
 /// Ran and failed.
 pub const FAILED: u8 = 1;
+/// Wrong usage.
+pub const USAGE: u8 = 2;
 /// Records were left unresolved or unsettled.
 pub const LEFT_BEHIND: u8 = 3;
 /// The store is out of reach.
@@ -87,6 +89,10 @@ pub fn main() -> u8 {
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
     };
+    if cli.run.require_ready && !matches!(cli.command, None | Some(Command::Run(_))) {
+        eprintln!("retrysafe: --require-ready belongs to run");
+        return USAGE;
+    }
     let env = crate::config::environment();
     let path = cli.config.as_deref();
     match cli.command {

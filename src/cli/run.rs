@@ -20,15 +20,13 @@ fn serve(path: Option<&Path>, env: &Environment, require_ready: bool) -> Result<
         eprintln!("retrysafe: {error}");
         CONFIG
     })?;
-    let in_kubernetes = env.contains_key("KUBERNETES_SERVICE_HOST");
-    let options = Options {
-        require_ready,
-        in_kubernetes,
-    };
+    let options = Options { require_ready };
     super::runtime()?.block_on(async {
         let mut signals = Signals::new()?;
         // The address comes first, so that whoever started this can find it.
-        let app = App::bind(loaded.config, options).map_err(|error| report(&error))?;
+        let app = App::bind(loaded.config, options)
+            .await
+            .map_err(|error| report(&error))?;
         let warnings = loaded.warnings;
         let ending = app
             .run(async {

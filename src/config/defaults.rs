@@ -42,6 +42,7 @@ impl Default for Config {
                 write_timeout: seconds(30),
                 buffer_budget: 256 << 20,
                 underscores: Underscores::Drop,
+                upgrades: vec!["websocket".to_owned()],
                 trusted_proxies: Vec::new(),
             },
             store: store::Settings {

@@ -76,6 +76,8 @@ pub struct Stream {
     incoming: Incoming,
     timeout: Duration,
     sleep: Pin<Box<Sleep>>,
+    /// Whether a piece was asked for and did not come yet: only then the clock runs.
+    waits: bool,
     /// Goes back to its pool at the end of an answer.
     connection: Option<Connection>,
     /// Set when no piece came in time.
@@ -125,6 +127,7 @@ impl Body {
             incoming,
             timeout,
             sleep,
+            waits: false,
             connection,
             stalled,
         }))
@@ -208,10 +211,13 @@ impl Stream {
             if ends {
                 self.give_back();
             }
-            self.sleep.as_mut().reset(Instant::now() + self.timeout);
+            self.waits = false;
             return Poll::Ready(
                 frame.and_then(|frame| frame.map(allowed).map_err(BodyError::from).transpose()),
             );
+        }
+        if !std::mem::replace(&mut self.waits, true) {
+            self.sleep.as_mut().reset(Instant::now() + self.timeout);
         }
         ready!(self.sleep.as_mut().poll(cx));
         if let Some(stalled) = &self.stalled {

@@ -84,13 +84,13 @@ impl Proxy {
         let route = arrival.route.clone();
         let policy = &route.policy;
         let early = early_key(&arrival, &policy.key)?;
-        request::expectation(&arrival.head.headers)?;
         let from_body = policy.key.from_body.is_some();
         let mut found = match early {
             Some(key) => Some(Found::Key(key)),
             None if from_body => None,
             None => Some(missing_key(&arrival, &policy.key, minted)?),
         };
+        request::expectation(&arrival.head.headers)?;
         if matches!(found, Some(Found::Pass)) {
             let body = self.streamed(intake);
             return Ok(Taken::Passed(Box::new(self.pass_on(arrival, body).await)));
@@ -232,7 +232,8 @@ enum Taken {
 
 /// R30.
 pub(super) fn overloaded() -> Problem {
-    let detail = "Too much is under way here; nothing was executed. Retry with the same key.";
+    let detail =
+        "Too much is under way here; this request was not passed on. Retry with the same key.";
     Problem::new(Code::Overloaded, detail).retry_after(1)
 }
 

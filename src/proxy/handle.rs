@@ -208,7 +208,10 @@ impl Proxy {
         if multiplexed && body.is_end_stream() {
             rewrite::length_of_nothing(&mut arrival.head);
         }
-        match self.pass(arrival.head, body, wish.filter(|_| !covers)).await {
+        match self
+            .pass(arrival.head, body, wish.filter(|_| !covers))
+            .await
+        {
             Ok(response) => Verdict::new(response, "passed"),
             Err(problem) => Verdict::problem(problem, &arrival.route),
         }

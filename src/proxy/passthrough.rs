@@ -15,14 +15,11 @@ use tokio::time::timeout;
 
 use super::Proxy;
 use super::body::Body;
-use super::execution::unreachable;
 use super::problem::{Code, Problem, UpstreamOutcome};
+use super::request::only_chunked;
 use super::rewrite;
 use super::tunnel::Wish;
-use super::upstream::{Connection, SendError};
-
-/// R29.
-const HANDOVERS: usize = 3;
+use super::upstream::{Connection, HANDOVERS, SendError, is_bad_answer};
 
 impl Proxy {
     /// Passes a rewritten request on.
@@ -40,36 +37,34 @@ impl Proxy {
             let chunked = HeaderValue::from_static("chunked");
             head.headers.insert(header::TRANSFER_ENCODING, chunked);
         }
+        // No key protects this request: it may be tried again if its method says so itself
+        // (RFC 9110 section 9.2.2).
+        let repeatable = head.method.is_idempotent();
         let stalled = Arc::new(AtomicBool::new(false));
         let mut request = Request::from_parts(head, body.watched(stalled.clone()));
         for _ in 0..HANDOVERS {
             let mut connection = self.upstream.checkout().await.map_err(|error| {
                 tracing::warn!(event = "upstream_unreachable", error = %error);
-                unreachable(error.proxy_status())
+                not_sent(error.proxy_status())
             })?;
             let answer = connection.send(request);
             match timeout(self.shared.settings.upstream.answer_within, answer).await {
                 Ok(Ok(response)) => return self.passed(connection, response, wish.take()),
                 Ok(Err(SendError::NotSent(unsent))) => request = *unsent,
                 Ok(Err(SendError::MaybeSent(_))) if stalled.load(Ordering::Acquire) => {
-                    return Err(Problem::new(
-                        Code::RequestTimeout,
-                        "No piece of the request body came in time.",
-                    ));
+                    let detail = "No piece of the request body came in time.";
+                    return Err(Problem::new(Code::RequestTimeout, detail));
                 }
-                Ok(Err(SendError::MaybeSent(error))) => return Err(broken(&error)),
+                Ok(Err(SendError::MaybeSent(error))) => {
+                    return Err(broken(&error).retryable(repeatable));
+                }
                 Err(_elapsed) => {
                     connection.close();
-                    return Err(Problem::new(
-                        Code::UpstreamTimeout,
-                        "The upstream did not answer in time.",
-                    )
-                    .outcome(UpstreamOutcome::Unknown)
-                    .proxy_status("http_response_timeout"));
+                    return Err(silent().retryable(repeatable));
                 }
             }
         }
-        Err(unreachable("connection_terminated"))
+        Err(not_sent("connection_terminated"))
     }
 
     fn passed(
@@ -81,6 +76,14 @@ impl Proxy {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return self.switched(wish, response);
         }
+        if !only_chunked(response.headers()) {
+            connection.close();
+            return Err(Problem::new(
+                Code::BadResponse,
+                "The upstream's answer has a transfer coding that nobody asked for.",
+            )
+            .proxy_status("http_response_transfer_coding"));
+        }
         let (mut head, incoming) = response.into_parts();
         rewrite::to_client(&mut head, None, self.shared.date());
         let limit = self.shared.settings.upstream.give_up_after;
@@ -91,9 +94,25 @@ impl Proxy {
     }
 }
 
+fn not_sent(proxy_status: &'static str) -> Problem {
+    let detail = "The upstream could not be reached; the request was not sent.";
+    Problem::new(Code::Unreachable, detail)
+        .outcome(UpstreamOutcome::NotExecuted)
+        .retry_after(1)
+        .proxy_status(proxy_status)
+}
+
+fn silent() -> Problem {
+    Problem::new(
+        Code::UpstreamTimeout,
+        "The upstream did not answer in time.",
+    )
+    .outcome(UpstreamOutcome::Unknown)
+    .proxy_status("http_response_timeout")
+}
+
 fn broken(error: &hyper::Error) -> Problem {
-    let is_bad = error.is_parse() || error.is_parse_status() || error.is_parse_too_large();
-    let (code, proxy_status, detail) = if is_bad {
+    let (code, proxy_status, detail) = if is_bad_answer(error) {
         (
             Code::BadResponse,
             "http_protocol_error",

@@ -190,13 +190,18 @@ impl Problem {
         Self::new(Code::Malformed, detail)
     }
 
-    /// What the upstream may have done; adds the warning of R32 where it is open.
+    /// What the upstream may have done.
     pub(super) fn outcome(mut self, outcome: UpstreamOutcome) -> Self {
+        self.outcome = Some(outcome);
+        self
+    }
+
+    /// The same for a request with a key, with the warning of R32 where it is open.
+    pub(super) fn outcome_of_key(mut self, outcome: UpstreamOutcome) -> Self {
         if matches!(outcome, UpstreamOutcome::Pending | UpstreamOutcome::Unknown) {
             self.detail.push_str(NO_NEW_KEY);
         }
-        self.outcome = Some(outcome);
-        self
+        self.outcome(outcome)
     }
 
     /// Whether the same key may be tried again.
@@ -258,7 +263,7 @@ impl Problem {
             ),
         };
         let problem = problem
-            .outcome(UpstreamOutcome::Unknown)
+            .outcome_of_key(UpstreamOutcome::Unknown)
             .retryable(retryable);
         Self {
             proxy_status,

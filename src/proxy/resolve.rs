@@ -7,62 +7,108 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
 use super::covered::{Keyed, overloaded};
-use super::execution::{Job, Reply, start};
+use super::execution::{Earlier, Job, Reply, start};
 use super::handle::{Spent, Verdict};
 use super::phase::Phase;
 use super::problem::{Code, NO_NEW_KEY, Problem, UpstreamOutcome};
 use super::replay;
 use super::waiting::{View, Waiter};
-use crate::idempotency::record::{HeldProblem, Owner, Seen, State};
+use crate::idempotency::record::{HeldProblem, Owner, State};
 use crate::idempotency::transition::{Claim, Held};
 use crate::idempotency::{Decision, Operation, Outcome, judge};
+use crate::routes::Route;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Races lost in a row before the client is told to come again.
 const RACES: usize = 3;
 
+/// What a request went through so far.
+#[derive(Default)]
+struct Course {
+    waited: bool,
+    spent: Spent,
+    /// The true answer of an execution that lost its lease.
+    own: Option<Box<Verdict>>,
+}
+
+impl Course {
+    fn verdict(&mut self, reply: Reply, route: &Route) -> Verdict {
+        match reply {
+            Reply::Answer {
+                response,
+                outcome,
+                attempt,
+                upstream,
+            } => {
+                self.spent.attempt = attempt;
+                self.spent.elsewhere += upstream;
+                Verdict::new(response, outcome)
+            }
+            Reply::Problem {
+                problem,
+                attempt,
+                upstream,
+            } => {
+                self.spent.attempt = attempt;
+                self.spent.elsewhere += upstream;
+                Verdict::problem(problem, route)
+            }
+            Reply::StoreDown(error) => Verdict::problem(not_stored(&error), route),
+            // Not the end of a request.
+            Reply::Held(_) | Reply::Absent | Reply::Superseded { .. } => {
+                Verdict::problem(in_progress(0), route)
+            }
+        }
+    }
+}
+
 /// What the next step is.
 enum Next {
     Done(Box<Verdict>),
     Claim,
-    TakeOver(Seen),
+    TakeOver(Earlier),
     Wait,
 }
 
 impl Proxy {
     pub(super) async fn resolve(self: &Arc<Self>, keyed: Keyed) -> Verdict {
-        let mut waited = false;
+        let mut course = Course::default();
+        let verdict = self.follow(&keyed, &mut course).await;
+        Verdict {
+            record: Some(keyed.key),
+            spent: course.spent,
+            ..verdict
+        }
+    }
+
+    async fn follow(self: &Arc<Self>, keyed: &Keyed, course: &mut Course) -> Verdict {
         let mut from = None;
-        let mut spent = Spent::default();
         let mut deadline = None;
         let mut races = 0;
-        let verdict = loop {
+        loop {
             if races > RACES {
-                break Verdict::problem(in_progress(0), &keyed.route);
+                return Verdict::problem(in_progress(0), &keyed.route);
             }
             races += 1;
-            let mut next = match self.execute(&keyed, from.take(), waited, &mut spent).await {
-                Ok(held) => self.judge(&keyed, held.as_ref(), waited),
-                Err(verdict) => break *verdict,
+            let mut next = match self.execute(keyed, from.take(), course).await {
+                Ok(held) => self.judge(keyed, held.as_ref(), course.waited),
+                Err(verdict) => return *verdict,
             };
             if matches!(next, Next::Wait) {
                 let began = Instant::now();
-                next = self.wait(&keyed, &mut deadline).await;
-                spent.elsewhere += began.elapsed();
-                waited = true;
+                next = self.wait(keyed, &mut deadline).await;
+                course.spent.elsewhere += began.elapsed();
+                course.waited = true;
                 races = 0;
             }
-            match next {
-                Next::Done(verdict) => break *verdict,
-                Next::Claim => {}
-                Next::TakeOver(seen) => from = Some(seen),
-                Next::Wait => break Verdict::problem(in_progress(0), &keyed.route),
+            match (next, course.own.take()) {
+                (Next::Done(verdict), _) => return *verdict,
+                // R29: it was sent once, and its client did not ask for more.
+                (_, Some(own)) => return *own,
+                (Next::Claim, None) => {}
+                (Next::TakeOver(earlier), None) => from = Some(earlier),
+                (Next::Wait, None) => return Verdict::problem(in_progress(0), &keyed.route),
             }
-        };
-        Verdict {
-            record: Some(keyed.key),
-            spent,
-            ..verdict
         }
     }
 
@@ -71,9 +117,8 @@ impl Proxy {
     async fn execute(
         self: &Arc<Self>,
         keyed: &Keyed,
-        from: Option<Seen>,
-        waited: bool,
-        spent: &mut Spent,
+        from: Option<Earlier>,
+        course: &mut Course,
     ) -> Result<Option<Held>, Box<Verdict>> {
         let fail = |problem| Err(Box::new(Verdict::problem(problem, &keyed.route)));
         let Some(permit) = self.shared.exchanges.permit() else {
@@ -91,7 +136,7 @@ impl Proxy {
             lease: policy.lease,
             // R22.
             retention: policy.unresolved_ttl.max(give_up_after + policy.lease * 2),
-            waited,
+            waited: course.waited,
         };
         let reply = start(Job {
             proxy: self.clone(),
@@ -106,18 +151,11 @@ impl Proxy {
         match reply.await {
             Ok(Reply::Held(held)) => Ok(Some(held)),
             Ok(Reply::Absent) => Ok(None),
-            Ok(Reply::Answer {
-                response,
-                outcome,
-                attempt,
-                upstream,
-            }) => {
-                spent.attempt = attempt;
-                spent.elsewhere += upstream;
-                Err(Box::new(Verdict::new(response, outcome)))
+            Ok(Reply::Superseded { held, own }) => {
+                course.own = Some(Box::new(course.verdict(*own, &keyed.route)));
+                Ok(Some(held))
             }
-            Ok(Reply::Problem(problem)) => fail(problem),
-            Ok(Reply::StoreDown(error)) => fail(not_stored(&error)),
+            Ok(reply) => Err(Box::new(course.verdict(reply, &keyed.route))),
             // The task is gone without a word: a fault of ours, after which nothing is known.
             Err(_) => fail(Problem::unknown(HeldProblem::OutcomeUnknown, false)),
         }
@@ -155,7 +193,7 @@ impl Proxy {
             Decision::Unresolved(problem) => done(Problem::unknown(problem, false)),
             Decision::ReleasedByStatus { retry_after } => done(in_progress(retry_after)),
             Decision::InFlight => Next::Wait,
-            Decision::TakeOver(seen) => Next::TakeOver(seen),
+            Decision::TakeOver(_) => Next::TakeOver(Earlier::of(&held.record)),
             Decision::Claim => Next::Claim,
         }
     }
@@ -226,7 +264,7 @@ fn in_progress(retry_after: u32) -> Problem {
         Code::InProgress,
         "A request with this key is being processed. Retry with the same key.",
     )
-    .outcome(UpstreamOutcome::Pending)
+    .outcome_of_key(UpstreamOutcome::Pending)
     .retry_after(retry_after)
 }
 
@@ -272,11 +310,13 @@ fn not_stored(error: &StoreError) -> Problem {
     store_down()
 }
 
+/// This request was not passed on; of one before it, or of the one it waited for, nobody here knows.
 fn store_down() -> Problem {
     Problem::new(
         Code::StoreUnavailable,
-        "The record of this key is out of reach; nothing was executed. Retry with the same key.",
+        "The record of this key is out of reach, so this request was not passed on; whether an \
+         earlier one with this key was carried out cannot be told. Retry with the same key.",
     )
-    .outcome(UpstreamOutcome::NotExecuted)
+    .outcome_of_key(UpstreamOutcome::Unknown)
     .retry_after(1)
 }

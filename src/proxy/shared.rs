@@ -7,7 +7,7 @@ use http::HeaderValue;
 
 use super::Settings;
 use super::budget::{Budget, Exchanges};
-use super::phase::Phases;
+use super::phase::{Phase, Phases};
 use super::rewrite::imf_fixdate;
 use super::upstream::Pool;
 use super::waiting::WaitingRoom;
@@ -17,6 +17,7 @@ use crate::routes::Routes;
 use crate::store::Store;
 use crate::store::guarded::{Breaker, Guarded};
 use crate::telemetry::Metrics;
+use crate::telemetry::metrics::Label;
 
 /// One per process.
 #[derive(Debug)]
@@ -61,6 +62,17 @@ impl Shared {
         metrics: Arc<Metrics>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
+        // A series that appears with its first event has no increase to alert on.
+        for why in UnknownWhy::ALL {
+            drop(
+                metrics
+                    .unresolved
+                    .get_or_create(&Label([("why", why.name())])),
+            );
+        }
+        for reason in ["size", "budget"] {
+            drop(metrics.not_kept.get_or_create(&Label([("reason", reason)])));
+        }
         Arc::new(Self {
             namespace,
             routes,
@@ -97,7 +109,8 @@ impl Shared {
     }
 
     pub(super) fn left_unresolved(&self, why: UnknownWhy) {
-        if why == UnknownWhy::Drained {
+        // Whatever broke while the process was ending is its to answer for.
+        if why == UnknownWhy::Drained || self.phases.now() >= Phase::Draining {
             self.left.fetch_add(1, Ordering::AcqRel);
         }
     }

@@ -37,14 +37,20 @@ impl Wish {
         }
         let mut lines = head.headers.get_all(header::UPGRADE).iter();
         let protocol = lines.next()?.clone();
-        let is_known = allowed.iter().any(|known| names(&protocol, known.as_bytes()));
+        let is_known = allowed
+            .iter()
+            .any(|known| names(&protocol, known.as_bytes()));
         (is_known && lines.next().is_none()).then_some(Self { protocol, client })
     }
 
     /// Says it again towards the upstream; the rest of the head ended here.
     pub(super) fn ask(&self, headers: &mut HeaderMap) {
         headers.insert(header::UPGRADE, self.protocol.clone());
-        let nominates = if headers.contains_key(header::TE) { "te, upgrade" } else { "upgrade" };
+        let nominates = if headers.contains_key(header::TE) {
+            "te, upgrade"
+        } else {
+            "upgrade"
+        };
         headers.insert(header::CONNECTION, HeaderValue::from_static(nominates));
     }
 }
@@ -57,9 +63,8 @@ impl Proxy {
         mut response: Response<Incoming>,
     ) -> Result<Response<Body>, Problem> {
         let agreed = response.headers().get(header::UPGRADE).cloned();
-        let wish = wish.filter(|wish| {
-            agreed.is_some_and(|agreed| names(&agreed, wish.protocol.as_bytes()))
-        });
+        let wish = wish
+            .filter(|wish| agreed.is_some_and(|agreed| names(&agreed, wish.protocol.as_bytes())));
         let Some(wish) = wish else {
             return Err(Problem::new(
                 Code::BadResponse,
@@ -100,5 +105,8 @@ async fn tunnel(shared: Arc<super::Shared>, client: OnUpgrade, upstream: OnUpgra
 }
 
 fn names(value: &HeaderValue, protocol: &[u8]) -> bool {
-    value.as_bytes().trim_ascii().eq_ignore_ascii_case(protocol.trim_ascii())
+    value
+        .as_bytes()
+        .trim_ascii()
+        .eq_ignore_ascii_case(protocol.trim_ascii())
 }

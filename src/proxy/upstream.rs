@@ -23,6 +23,9 @@ use tokio::time::{Instant, timeout};
 use super::UpstreamSettings;
 use super::body::Body;
 
+/// R29: how often a request may come back unsent.
+pub(super) const HANDOVERS: usize = 3;
+
 /// Idle connections kept per thread.
 const MAX_IDLE: usize = 256;
 
@@ -64,6 +67,11 @@ pub enum SendError {
     MaybeSent(hyper::Error),
 }
 
+/// Whether an answer came that is no valid HTTP; else the connection broke.
+pub(super) fn is_bad_answer(error: &hyper::Error) -> bool {
+    error.is_parse() || error.is_parse_status() || error.is_parse_too_large()
+}
+
 /// The pool of one thread.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -71,19 +79,31 @@ pub(super) struct Pool {
     idle: Mutex<Vec<Idle>>,
 }
 
+/// Mostly idle: after an answer that came early the rest of its request may still be on its way.
 #[derive(Debug)]
 struct Idle {
     sender: SendRequest<Body>,
-    driver: AbortHandle,
+    driver: Driver,
     since: Instant,
 }
 
-/// A checked-out connection.
+/// A checked-out connection. Dropped, it is closed.
 #[derive(Debug)]
 pub struct Connection {
     pool: Weak<Pool>,
     sender: SendRequest<Body>,
-    driver: AbortHandle,
+    driver: Driver,
+}
+
+/// The task that moves a connection's octets. It ends with its handle: a peer that reads nothing
+/// would keep it for ever.
+#[derive(Debug)]
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Pool {
@@ -112,31 +132,27 @@ impl Pool {
 
     /// A live connection: the youngest idle one, or a new one.
     pub(super) async fn checkout(self: &Arc<Self>) -> Result<Connection, ConnectError> {
-        while let Some(idle) = self.pop() {
-            let Idle {
-                mut sender, driver, ..
-            } = idle;
-            // A connection that the upstream closed says so here.
-            if sender.ready().await.is_ok() {
-                return Ok(Connection {
-                    pool: Arc::downgrade(self),
-                    sender,
-                    driver,
-                });
-            }
+        if !self.lock().is_empty() {
+            // The drivers' turn first: what the upstream closed by now is not given out.
+            tokio::task::yield_now().await;
         }
-        self.connect().await
+        match self.pop() {
+            Some(Idle { sender, driver, .. }) => Ok(Connection {
+                pool: Arc::downgrade(self),
+                sender,
+                driver,
+            }),
+            None => self.connect().await,
+        }
     }
 
+    /// Only one that can take a request now: waiting for another could last for ever.
     fn pop(&self) -> Option<Idle> {
+        let limit = self.settings.pool_idle_timeout;
         let mut idle = self.lock();
-        let newest = idle.pop()?;
-        if newest.since.elapsed() < self.settings.pool_idle_timeout {
-            return Some(newest);
-        }
-        // The newest is too old, so all are.
-        idle.clear();
-        None
+        let free = |idle: &Idle| idle.sender.is_ready() && idle.since.elapsed() < limit;
+        let youngest = idle.iter().rposition(free)?;
+        Some(idle.remove(youngest))
     }
 
     /// Closes what has been idle for too long.
@@ -160,7 +176,7 @@ impl Pool {
         Ok(Connection {
             pool: Arc::downgrade(self),
             sender,
-            driver: driver.abort_handle(),
+            driver: Driver(driver.abort_handle()),
         })
     }
 
@@ -247,6 +263,6 @@ impl Connection {
 
     /// Closes the socket now, whatever is under way (R31: the upstream first).
     pub fn close(self) {
-        self.driver.abort();
+        drop(self);
     }
 }

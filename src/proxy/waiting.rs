@@ -79,16 +79,15 @@ impl WaitingRoom {
         policy: &Policy,
     ) -> Option<Waiter> {
         let mut slots = self.lock();
-        if slots.total >= policy.max_waiters {
+        let here = slots.keys.get(&key).map_or(0, |slot| slot.waiters);
+        if slots.total >= policy.max_waiters || here >= policy.max_waiters_per_key {
             return None;
         }
+        // A slot is only made for somebody: the last one to leave takes it away.
         let slot = slots.keys.entry(key).or_insert_with(|| Slot {
             signal: watch::Sender::new(None),
             waiters: 0,
         });
-        if slot.waiters >= policy.max_waiters_per_key {
-            return None;
-        }
         slot.waiters += 1;
         let signal = slot.signal.subscribe();
         slots.total += 1;
@@ -107,16 +106,6 @@ impl WaitingRoom {
         if let Some(slot) = self.lock().keys.get(key) {
             slot.signal.send_replace(Some(view));
         }
-    }
-
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.lock().total
-    }
-
-    /// Whether nobody waits.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The wake-ups a store delivers, and the end that [`WaitingRoom::look`] reads.
@@ -237,6 +226,29 @@ pub(super) fn preferred_wait(headers: &http::HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn a_room_is_left_as_it_was_found() {
+        let room = WaitingRoom::new(Arc::new(Metrics::new()));
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
+        let key = RecordKey([1; 32]);
+        for (most, fits) in [(0, 0), (1, 1), (2, 2)] {
+            let policy = Policy {
+                max_waiters_per_key: most,
+                ..Policy::default()
+            };
+            let inside: Vec<_> = (0..3)
+                .filter_map(|_| room.enter(&store, key, &policy))
+                .collect();
+            assert_eq!((inside.len(), room.lock().total), (fits, fits));
+            drop(inside);
+            assert!(
+                room.lock().total == 0 && room.lock().keys.is_empty(),
+                "{most}"
+            );
+        }
+    }
 
     #[test]
     fn prefer_wait_is_read_among_others() {

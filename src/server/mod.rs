@@ -259,28 +259,26 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Tracked<B> {
     }
 }
 
-/// Binds `count` listeners to one address, so that each thread accepts for itself. With port 0 the
-/// first one chooses.
+/// Binds one socket and gives each of `count` threads a handle on it. With port 0 the system chooses.
+///
+/// Not a group of sockets with `SO_REUSEPORT`: a second process could join it unnoticed, with a
+/// store of its own, and a key would run once in each.
 pub fn bind(address: SocketAddr, count: usize) -> std::io::Result<Vec<std::net::TcpListener>> {
     use socket2::{Domain, Protocol, Socket, Type};
-    let mut address = address;
-    let mut listeners = Vec::with_capacity(count);
-    for _ in 0..count.max(1) {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
-        socket.set_reuse_address(true)?;
-        if count > 1 {
-            socket.set_reuse_port(true)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(4096)?;
-        let listener: std::net::TcpListener = socket.into();
-        address = listener.local_addr()?;
-        listeners.push(listener);
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(4096)?;
+    let listener: std::net::TcpListener = socket.into();
+    let mut listeners = Vec::with_capacity(count.max(1));
+    for _ in 1..count {
+        listeners.push(listener.try_clone()?);
     }
+    listeners.push(listener);
     Ok(listeners)
 }

@@ -83,7 +83,12 @@ impl Stores {
     pub fn describe(&self) -> String {
         match self {
             Self::Memory(_) => "memory: (gone at restart)".to_owned(),
-            Self::File(store) => format!("file:{}", store.path().display()),
+            // A relative path is relative to where the program was started.
+            Self::File(store) => {
+                let path = std::path::absolute(store.path());
+                let path = path.unwrap_or_else(|_| store.path().to_owned());
+                format!("file:{}", path.display())
+            }
             Self::Redis(stores) => stores.address().to_owned(),
         }
     }

@@ -184,7 +184,11 @@ impl Metrics {
             "Open client connections",
             self.connections.clone(),
         );
-        r.register("tunnels", "Open tunnels of upgraded connections", self.tunnels.clone());
+        r.register(
+            "tunnels",
+            "Open tunnels of upgraded connections",
+            self.tunnels.clone(),
+        );
         r.register_with_unit(
             "buffered",
             "Bytes held for covered requests",

@@ -179,6 +179,22 @@ fn what_does_not_finish_in_the_drain_is_cut_and_left_unresolved() {
 }
 
 #[test]
+fn an_upstream_that_breaks_during_the_drain_is_told_by_the_exit_code() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream = Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), Act::Close]);
+    let mut sidecar = Plan::new(upstream.addr, &Tables::default()).start();
+    let addr = sidecar.addr;
+    let first = thread::spawn(move || pay(addr, "k", "x"));
+    upstream.wait_calls(1);
+    sidecar.signal("TERM");
+    sidecar.wait_log("\"event\":\"draining\"");
+    gate.open();
+    assert_eq!(first.join().unwrap().code(), "upstream_connection_lost");
+    assert_eq!(sidecar.exit_code(), 3);
+}
+
+#[test]
 fn a_second_signal_ends_at_once() {
     let upstream = Upstream::start(|_, _| vec![Act::Wait(Gate::default())]);
     let mut sidecar = Plan::new(upstream.addr, &Tables::default()).start();

@@ -13,6 +13,7 @@ mod crashes;
 mod documents;
 mod duplicates;
 mod limits;
+mod operators;
 mod outages;
 mod outcomes;
 mod passthrough;
@@ -22,6 +23,7 @@ mod replicas;
 mod store_contract;
 mod streams;
 mod support;
+mod upgrades;
 mod wire;
 
 #[test]

@@ -6,7 +6,7 @@ use std::thread;
 use crate::support::client::{Client, pay, request};
 use crate::support::redis::Redis;
 use crate::support::sidecar::{Plan, Sidecar, Tables};
-use crate::support::upstream::{Act, Gate, Upstream, reply};
+use crate::support::upstream::{Act, Gate, Reserved, Upstream, reply};
 
 fn before(upstream: &Upstream, redis: &Redis, rest: &str) -> Sidecar {
     let url = redis.url();
@@ -48,7 +48,14 @@ fn stopped_before_the_claim_nothing_is_executed() {
             (answer.status, answer.code().as_str()),
             (503, "idempotency_store_unavailable")
         );
-        assert_eq!(answer.json()["outcome"], "not_executed");
+        // Not this request; but whether an earlier one was is what the record would say.
+        assert_eq!(answer.json()["outcome"], "unknown");
+        assert!(
+            answer.json()["detail"]
+                .as_str()
+                .unwrap()
+                .contains("new key")
+        );
         assert_eq!(answer.header("retry-after"), Some("1"));
     }
     assert_eq!(upstream.calls(), 1);
@@ -328,4 +335,55 @@ fn without_a_store_it_starts_unless_it_must_be_ready() {
     assert_eq!(pay(sidecar.addr, "k", "x").status, 503);
     redis.restart(&[]);
     assert_eq!(pay_when_back(&sidecar, "k").status, 201);
+}
+
+#[test]
+fn a_record_lost_before_anything_was_sent_is_claimed_again() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let slow = Reserved::new(std::net::Ipv4Addr::LOCALHOST.into());
+    let _first = slow.hold_up();
+    let url = redis.url();
+    let tables = Tables {
+        store_url: Some(&url),
+        rest: "[policy]\nlease = \"600ms\"",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(slow.addr, &tables).start();
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
+    let claimed = || redis.cli(&["DBSIZE"]) == redis::Value::Int(1);
+    crate::support::eventually("claimed", claimed);
+    redis.cli(&["FLUSHALL"]);
+    sidecar.wait_metric("retrysafe_leases_lost_total", |lost| lost >= 1);
+    let upstream = slow.start(None, |_, _| vec![reply(201, &[], "once")]);
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.status, answer.text().as_str()), (201, "once"));
+    assert!(pay(sidecar.addr, "k", "x").is_replay());
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[test]
+fn a_duplicate_of_a_running_request_is_never_told_that_nothing_was_executed() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let (gate, upstream) = gated();
+    let sidecar = before(&upstream, &redis, "[policy]\nin_flight_wait = \"2s\"");
+    let addr = sidecar.addr;
+    let first = thread::spawn(move || pay(addr, "k", "x"));
+    upstream.wait_calls(1);
+    let waiter = thread::spawn(move || pay(addr, "k", "x"));
+    sidecar.wait_metric("retrysafe_waiting", |waiting| waiting == 1);
+    redis.kill();
+    let before_409 = waiter.join().unwrap();
+    let late = pay(addr, "k", "x");
+    for answer in [before_409, late] {
+        assert_eq!(answer.code(), "idempotency_store_unavailable");
+        assert_eq!(answer.json()["outcome"], "unknown");
+        assert_eq!(answer.json()["retryable"], true);
+    }
+    gate.open();
+    assert_eq!(first.join().unwrap().text(), "n=1");
 }

@@ -1,10 +1,10 @@
 //! What the upstream can do to an exchange, and what becomes of the key (R15 to R19, R24).
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 
 use crate::support::client::{self, Client, pay, request};
 use crate::support::sidecar::{Plan, Tables, sidecar};
-use crate::support::upstream::{Act, Gate, Upstream, reply};
+use crate::support::upstream::{Act, Gate, Reserved, Upstream, reply};
 
 /// An upstream whose first call ends in `first`; the others are answered.
 fn first_then_fine(first: impl Fn() -> Vec<Act> + Send + Sync + 'static) -> Upstream {
@@ -26,6 +26,7 @@ fn put(addr: std::net::SocketAddr, key: &str) -> client::Answer {
 
 #[test]
 fn an_upstream_that_dies_after_the_request_leaves_a_post_held() {
+    let coded = b"HTTP/1.1 201 X\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
     let half = b"HTTP/1.1 201 X\r\nContent-Length: 10\r\n\r\nhalf".to_vec();
     for (name, act, code) in [
         ("close", vec![Act::Close], "upstream_connection_lost"),
@@ -34,6 +35,11 @@ fn an_upstream_that_dies_after_the_request_leaves_a_post_held() {
             "truncated",
             vec![Act::Send(half), Act::Close],
             "upstream_connection_lost",
+        ),
+        (
+            "coded",
+            vec![Act::Send(coded.to_vec())],
+            "upstream_bad_response",
         ),
         (
             "garbage",
@@ -310,4 +316,33 @@ fn more_exchanges_than_allowed_are_refused_before_the_claim() {
     assert_eq!(client.answer().unwrap().status, 201);
     sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
     assert_eq!(pay(sidecar.addr, "k-2", "x").status, 201);
+}
+
+#[test]
+fn a_further_try_that_is_not_sent_leaves_the_lost_outcome_as_open_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let lost = Upstream::start(|_, _| vec![Act::Close]);
+    let mut first = Plan::new(lost.addr, &Tables::default())
+        .folder(folder.path())
+        .start();
+    let put = |body: &str| request("PUT", "/pay", &[("Idempotency-Key", "k")], body);
+    let answer = client::send(first.addr, &put("one"));
+    assert_eq!(answer.code(), "upstream_connection_lost");
+    first.kill();
+    let down = Reserved::new(Ipv4Addr::LOCALHOST.into());
+    let second = Plan::new(down.addr, &Tables::default())
+        .folder(folder.path())
+        .start();
+    let answer = client::send(second.addr, &put("one"));
+    assert_eq!(answer.code(), "upstream_unreachable");
+    // The first try may have been carried out.
+    assert_eq!(answer.json()["outcome"], "unknown");
+    assert_eq!(answer.json()["retryable"], true);
+    let upstream = down.start(None, |_, _| vec![reply(200, &[], "done")]);
+    // Never two payloads under one key.
+    let other = client::send(second.addr, &put("two"));
+    assert_eq!(other.code(), "idempotency_key_reused");
+    assert_eq!(client::send(second.addr, &put("one")).text(), "done");
+    assert_eq!(upstream.calls(), 1);
+    assert_eq!(upstream.seen()[0].header("idempotency-attempt"), Some("3"));
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::support::client::{self, Answer, Client, request};
 use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
-use crate::support::upstream::{Act, Gate, Upstream, reply};
+use crate::support::upstream::{Act, Gate, Reserved, Upstream, reply};
 
 /// Resident memory in KiB.
 fn memory(sidecar: &Sidecar) -> u64 {
@@ -225,4 +225,60 @@ fn trailers_pass_and_are_replayed_but_for_those_that_may_not_stand_there() {
         assert_eq!(answer.trailers, expected, "{method}, replay: {replays}");
     }
     assert_eq!((upstream.calls(), upstream.connections()), (3, 1));
+}
+
+#[test]
+fn an_answer_before_the_end_of_the_request_does_not_hold_up_the_next_one() {
+    // Answers every head at once, whatever comes of the body.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut buffer = Vec::new();
+                while let Some(end) = client::fill_until(&mut stream, &mut buffer, b"\r\n\r\n") {
+                    buffer.drain(..end + 4);
+                    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                    stream.write_all(answer).unwrap();
+                }
+            });
+        }
+    });
+    let tables = Tables {
+        server: "threads = 1",
+        rest: "[[route]]\nname = \"off\"\npath = \"/off\"\n[route.policy]\nmode = \"off\"",
+        ..Default::default()
+    };
+    let sidecar = Plan::new(addr, &tables).start();
+    let mut slow = Client::connect(sidecar.addr);
+    slow.write(b"POST /off HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf");
+    assert_eq!(slow.answer().expect("an early answer").text(), "ok");
+    // Its connection to the upstream is not free: the body may still come.
+    assert_eq!(client::get(sidecar.addr, "/next").text(), "ok");
+    assert_eq!(client::pay(sidecar.addr, "k", "x").text(), "ok");
+}
+
+#[test]
+fn a_client_is_not_blamed_for_an_upstream_that_is_slow_to_accept() {
+    let slow = Reserved::new(std::net::Ipv4Addr::LOCALHOST.into());
+    let _first = slow.hold_up();
+    let tables = Tables {
+        server: "body_timeout = \"200ms\"",
+        rest: "[policy]\nmode = \"off\"",
+        ..Default::default()
+    };
+    let sidecar = Plan::new(slow.addr, &tables).start();
+    let mut client = Client::connect(sidecar.addr);
+    client.write(&request(
+        "POST",
+        "/off",
+        &[("Expect", "100-continue")],
+        "body",
+    ));
+    // Longer than a client may take for a piece of its body.
+    thread::sleep(std::time::Duration::from_millis(400));
+    let upstream = slow.start(None, |_, _| vec![reply(201, &[], "done")]);
+    assert_eq!(client.answer().unwrap().text(), "done");
+    assert_eq!(upstream.seen()[0].body, b"body");
 }

@@ -196,6 +196,38 @@ fn an_owner_that_was_only_frozen_cannot_overwrite_its_successor() {
 }
 
 #[test]
+fn a_frozen_owner_that_was_answered_never_sends_again_whatever_its_successor_came_to() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let gates = [Gate::default(), Gate::default()];
+    let [one, two_] = gates.clone();
+    let upstream = Upstream::start(move |_, n| match n {
+        1 => vec![Act::Wait(one.clone()), reply(200, &[], "late")],
+        2 => vec![Act::Wait(two_.clone()), Act::Close],
+        _ => vec![reply(200, &[], "third")],
+    });
+    let pair = two(&redis, &upstream, "[policy]\nlease = \"600ms\"");
+    let put = request("PUT", "/pay", &[("Idempotency-Key", "k")], "x");
+    let [mut frozen, mut second] = [Client::connect(pair[0].addr), Client::connect(pair[1].addr)];
+    frozen.write(&put);
+    upstream.wait_calls(1);
+    pair[0].signal("STOP");
+    second.write(&put);
+    upstream.wait_calls(2);
+    gates[0].open();
+    pair[0].signal("CONT");
+    // R20: it waits for its successor, whose outcome is lost.
+    eventually("it waits", || waiting(&pair) == 1);
+    gates[1].open();
+    assert_eq!(second.answer().unwrap().code(), "upstream_connection_lost");
+    let answer = frozen.answer().unwrap();
+    assert_eq!(answer.text(), "late");
+    assert_eq!(answer.header("idempotency-status"), Some("superseded"));
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[test]
 fn a_frozen_owner_of_a_held_post_repairs_its_record_when_it_comes_back() {
     let Some(redis) = Redis::start(&[]) else {
         return;

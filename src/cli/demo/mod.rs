@@ -38,7 +38,7 @@ async fn play(keep: bool) -> Result<(), String> {
         .await
         .map_err(|error| format!("the sample API: {error}"))?;
     let (stop, stopped) = oneshot::channel::<()>();
-    let (proxy, running) = start_proxy(api.address, stopped)?;
+    let (proxy, running) = start_proxy(api.address, stopped).await?;
     let printer = Printer::new();
     printer.opening(proxy, api.address);
     let told = scenes::play(&printer, proxy, &api).await;
@@ -54,7 +54,7 @@ async fn play(keep: bool) -> Result<(), String> {
 type Running = tokio::task::JoinHandle<Result<(), String>>;
 
 /// The real proxy, on the embedded store and free ports.
-fn start_proxy(
+async fn start_proxy(
     upstream: SocketAddr,
     stopped: oneshot::Receiver<()>,
 ) -> Result<(SocketAddr, Running), String> {
@@ -64,7 +64,9 @@ fn start_proxy(
     );
     let (config, _warnings) =
         parse(&text, "demo", &Environment::new()).map_err(|errors| errors.to_string())?;
-    let app = App::bind(config, Options::default()).map_err(|error| error.to_string())?;
+    let app = App::bind(config, Options::default())
+        .await
+        .map_err(|error| error.to_string())?;
     let address = app.proxy_addr;
     let running = tokio::spawn(async move {
         let ended = async {

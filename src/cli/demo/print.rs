@@ -1,9 +1,16 @@
 //! Narration: in colour on a terminal, plain elsewhere, plain where `NO_COLOR` is set.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 
 use super::client::Answer;
+
+/// One line on standard output. A reader that went away (`| head`) ends nothing.
+macro_rules! line {
+    ($($text:tt)*) => {
+        let _gone = writeln!(std::io::stdout(), $($text)*).is_err();
+    };
+}
 
 /// Prints the demo.
 #[derive(Debug)]
@@ -20,25 +27,25 @@ impl Printer {
     }
 
     pub(super) fn opening(&self, proxy: SocketAddr, api: SocketAddr) {
-        println!(
+        line!(
             "{}",
             self.paint("1", "Retrysafe: retry anything. It happens once.")
         );
-        println!();
-        println!("  client ──► retrysafe {proxy} ──► sample payments API {api}");
-        println!("             (store: memory)      (charges whenever it is asked to)");
+        line!("");
+        line!("  client ──► retrysafe {proxy} ──► sample payments API {api}");
+        line!("             (store: memory)      (charges whenever it is asked to)");
     }
 
     /// A scene begins.
     pub(super) fn scene(&self, number: usize, title: &str) {
-        println!();
-        println!("{}", self.paint("1;36", &format!("{number}. {title}")));
+        line!("");
+        line!("{}", self.paint("1;36", &format!("{number}. {title}")));
     }
 
     /// What the client does.
     pub(super) fn sends(&self, key: &str, body: &str) {
         let key = self.paint("33", key);
-        println!("   ► POST /payments   Idempotency-Key: {key}   {body}");
+        line!("   ► POST /payments   Idempotency-Key: {key}   {body}");
     }
 
     /// What it gets.
@@ -50,33 +57,33 @@ impl Printer {
         } else {
             String::new()
         };
-        println!("   ◄ {status} {}{how}", shorten(&answer.body));
+        line!("   ◄ {status} {}{how}", shorten(&answer.body));
     }
 
     /// A remark.
     pub(super) fn says(&self, text: &str) {
-        println!("   {}", self.paint("2", text));
+        line!("   {}", self.paint("2", text));
     }
 
     /// The sum.
     pub(super) fn closing(&self, requests: usize, payments: usize) {
-        println!();
+        line!("");
         let sum = format!("{requests} requests were sent, {payments} payments were made.");
-        println!("{}", self.paint("1;32", &sum));
+        line!("{}", self.paint("1;32", &sum));
     }
 
     /// How to go on by hand.
     pub(super) fn keep(proxy: SocketAddr) {
-        println!();
-        println!("Still running. Try, more than once, in another terminal (Ctrl-C ends it):");
-        println!();
-        println!(
+        line!("");
+        line!("Still running. Try, more than once, in another terminal (Ctrl-C ends it):");
+        line!("");
+        line!(
             "  curl -i http://{proxy}/payments -H 'Idempotency-Key: mine-1' -d '{{\"amount\":10}}'"
         );
-        println!(
+        line!(
             "  curl -i http://{proxy}/payments -H 'Idempotency-Key: mine-1' -d '{{\"amount\":99}}'"
         );
-        println!("  curl -i http://{proxy}/payments -d '{{\"amount\":10}}'");
+        line!("  curl -i http://{proxy}/payments -d '{{\"amount\":10}}'");
     }
 
     fn paint(&self, code: &str, text: &str) -> String {

@@ -9,6 +9,9 @@ use super::super::source::Origin;
 use super::super::value::Value;
 use super::{Environment, Values};
 
+/// What a name begins with that has one underscore too few.
+const NEAR_PREFIX: &str = "RETRYSAFE_";
+
 /// Lays the variables over the file's values; reports those that name nothing.
 pub(super) fn overlay(env: &Environment, values: &mut Values, sink: &mut Sink<'_>) {
     let named =
@@ -16,6 +19,16 @@ pub(super) fn overlay(env: &Environment, values: &mut Values, sink: &mut Sink<'_
     let mut set = Vec::new();
     for (name, text) in env {
         if !name.starts_with(PREFIX) {
+            // Kubernetes sets no name with two underscores: this one was meant for us.
+            let rest = name.strip_prefix(NEAR_PREFIX).unwrap_or_default();
+            if rest.contains("__") {
+                let message = format!("{name} lacks an underscore after RETRYSAFE");
+                sink.error(
+                    &Origin::Variable(name.clone()),
+                    message,
+                    format!("write {PREFIX}{rest}"),
+                );
+            }
             continue;
         }
         match named(name) {

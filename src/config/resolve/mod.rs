@@ -13,6 +13,7 @@ use super::diagnostic::Sink;
 use super::document::{Document, Values};
 use super::source::Origin;
 use super::url::{UrlError, parse_store_url, parse_upstream_url};
+use super::value::http::protocol;
 use super::value::measure::{above_zero, duration, size};
 use super::value::{
     Value, address, boolean, choice, integer, label, list, log_filter, network, text,
@@ -108,6 +109,7 @@ fn server(reader: &mut Reader<'_, '_>, config: &mut Config) {
             ("forward", Underscores::Forward),
         ]),
     );
+    reader.set("server.upgrades", &mut proxy.upgrades, list(protocol));
     reader.set(
         "server.trusted_proxies",
         &mut proxy.trusted_proxies,

@@ -79,6 +79,12 @@ pub(super) const PROCESS: &[Key] = &[
         "What happens to request field names with `_` in them.",
     ),
     key(
+        "server.upgrades",
+        Kind::List("protocols"),
+        r#"["websocket"]"#,
+        "Protocols that an uncovered request may switch to.",
+    ),
+    key(
         "server.trusted_proxies",
         Kind::List("networks"),
         "[]",
@@ -232,7 +238,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
         "server.tls",
         "remove it and end TLS in front of Retrysafe, e.g. at the ingress",
     ),
-    not_yet("server.upgrades", "remove it; no upgrade passes yet"),
     not_yet(
         "upstream.tls",
         "remove it and reach the upstream by plain http, e.g. within the pod",

@@ -39,6 +39,31 @@ pub(crate) fn not_yet<T>(value: &Value, sink: &mut Sink<'_>, what: &str, help: &
     None
 }
 
+/// A protocol that `Upgrade` may name (RFC 9110 section 7.8); never `h2c`, which would carry requests
+/// past the rules.
+pub(crate) fn protocol(value: &Value, sink: &mut Sink<'_>) -> Option<String> {
+    let name = text(value, sink)?.to_ascii_lowercase();
+    if name == "h2c" || name.starts_with("http/") || name == "tls" {
+        let help = "name protocols such as \"websocket\"; requests would pass the rules unseen in this one";
+        return value.wrong(
+            sink,
+            format!(
+                "has an element that may not be upgraded to: {}",
+                quoted(&name)
+            ),
+            help,
+        );
+    }
+    if name.is_empty() || HeaderName::from_bytes(name.replace('/', "-").as_bytes()).is_err() {
+        return value.wrong(
+            sink,
+            "is no protocol name",
+            "write a name such as \"websocket\"",
+        );
+    }
+    Some(name)
+}
+
 /// A method that can be covered or matched.
 pub(crate) fn method(value: &Value, sink: &mut Sink<'_>) -> Option<Method> {
     let text = text(value, sink)?;

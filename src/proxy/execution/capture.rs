@@ -226,7 +226,7 @@ impl Exchange {
         *response.headers_mut() = head.headers.clone();
         self.mark_protection(&mut response);
         let (outcome, attempt) = (self.executed(), self.keeper.lease.attempt());
-        let upstream = self.upstream_time();
+        let upstream = self.keeper.upstream_time();
         answer(
             reply,
             Reply::Answer {

@@ -12,12 +12,13 @@ use super::deliver::{Owed, Recipient, mark};
 use super::exchange::{Ended, Exchange};
 use super::retries::confirm;
 use crate::idempotency::headers::retain;
-use crate::idempotency::record::{FailedWhy, HeldProblem, State, UnknownWhy};
+use crate::idempotency::record::{HeldProblem, State, UnknownWhy};
+use crate::idempotency::settlement::problem_of;
 use crate::idempotency::transition::Held;
 use crate::idempotency::{Exchange as Happened, RecordKey, Settlement, settle};
 use crate::proxy::Proxy;
 use crate::proxy::body::Body;
-use crate::proxy::problem::{Code, Problem};
+use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
 use crate::proxy::replay;
 use crate::proxy::waiting::View;
 use crate::store::lease::{Settled, Settling};
@@ -28,32 +29,29 @@ impl Exchange {
         if self.protection == Protection::None {
             return self.unprotected(ended).await;
         }
-        let policy = &self.job.route.policy;
         match ended {
             Ended::NotSent(problem) => {
-                let state = State::Failed {
-                    why: FailedWhy::NotSent,
-                };
-                let ttl = policy.failed_ttl;
-                self.settle(state, ttl, Owed::Problem(problem)).await;
+                let problem = self.not_sent(problem);
+                let (state, ttl) = self.job.unsent();
+                self.settle(state, ttl, Owed::Unsent(problem)).await;
             }
             Ended::ClientGone => {
-                let state = State::Failed {
-                    why: FailedWhy::NotSent,
-                };
-                let ttl = policy.failed_ttl;
+                let (state, ttl) = self.job.unsent();
                 self.settle(state, ttl, Owed::Nothing).await;
             }
             Ended::Stopped => self.stopped().await,
-            Ended::Unknown(why) => {
-                let Settlement::Unresolve(why, problem) = settle(Happened::Unknown(why), policy)
-                else {
-                    return;
-                };
-                self.unresolved(why, problem).await;
-            }
+            Ended::Unknown(why) => self.unresolved(why, problem_of(why)).await,
             Ended::Answered(captured) => self.answered(*captured).await,
         }
+    }
+
+    /// This try was not sent; one it took over, or one the store could not tell of, may have been
+    /// carried out.
+    fn not_sent(&self, problem: Problem) -> Problem {
+        if self.job.from.is_none() && self.protection == Protection::Full {
+            return problem;
+        }
+        problem.outcome_of_key(UpstreamOutcome::Unknown)
     }
 
     async fn unresolved(self, why: UnknownWhy, problem: HeldProblem) {
@@ -156,22 +154,13 @@ impl Exchange {
 
     /// Nothing was sent: the lease is gone, or the process ends.
     async fn stopped(mut self) {
+        let owed = Owed::Unsent(unconfirmed());
         if self.keeper.lease_lost {
             let recipient = self.recipient();
-            return recipient
-                .lost(&self.job.proxy, self.job.key, Owed::Nothing)
-                .await;
+            return recipient.lost(&self.job.proxy, self.job.key, owed).await;
         }
-        let ttl = self.job.route.policy.failed_ttl;
-        let problem = Problem::new(
-            Code::StoreUnavailable,
-            "The request was not sent: its lease could not be confirmed. Retry with the same key.",
-        )
-        .retry_after(1);
-        let state = State::Failed {
-            why: FailedWhy::NotSent,
-        };
-        self.settle(state, ttl, Owed::Problem(problem)).await;
+        let (state, ttl) = self.job.unsent();
+        self.settle(state, ttl, owed).await;
     }
 
     /// R20: records first, then releases what is owed; goes on until the record stands.
@@ -216,13 +205,14 @@ impl Exchange {
     async fn unprotected(mut self, ended: Ended) {
         let recipient = self.recipient();
         let owed = match ended {
-            Ended::NotSent(problem) => Owed::Problem(problem),
+            Ended::NotSent(problem) => Owed::Unsent(self.not_sent(problem)),
+            Ended::Stopped => Owed::Unsent(unconfirmed()),
             Ended::Unknown(why) => {
-                let problem = crate::idempotency::settlement::problem_of(why);
+                let problem = problem_of(why);
                 Owed::Problem(Problem::unknown(problem, false))
             }
             Ended::Answered(captured) => owed(*captured),
-            Ended::ClientGone | Ended::Stopped => Owed::Nothing,
+            Ended::ClientGone => Owed::Nothing,
         };
         recipient.deliver(owed, Some("unprotected")).await;
     }
@@ -232,13 +222,8 @@ impl Exchange {
             reply: self.keeper.reply.take(),
             outcome: self.executed(),
             attempt: self.keeper.lease.attempt(),
-            upstream: self.upstream_time(),
+            upstream: self.keeper.upstream_time(),
         }
-    }
-
-    /// Since dispatch; nothing where nothing was sent.
-    pub(super) fn upstream_time(&self) -> Duration {
-        self.dispatched_at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// The outcome of an answer that came.
@@ -277,6 +262,15 @@ fn owed(captured: Captured) -> Owed {
         }
         (Passing::Held | Passing::Over, _) => Owed::Nothing,
     }
+}
+
+/// The lease could not be confirmed, or the process ends.
+fn unconfirmed() -> Problem {
+    let detail = "The request was not sent: Retrysafe could not keep its key any longer. Retry with \
+                  the same key.";
+    Problem::new(Code::StoreUnavailable, detail)
+        .outcome(UpstreamOutcome::NotExecuted)
+        .retry_after(1)
 }
 
 /// `Retry-After` in seconds; 0 where it is a date or nonsense.

@@ -22,6 +22,8 @@ const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 pub(super) enum Owed {
     Nothing,
     Problem(Problem),
+    /// The same, and nothing was sent: whatever is found instead is the better answer.
+    Unsent(Problem),
     Answer(Response<Body>),
     /// The last bytes of an answer that is passed on.
     Feed(Feed),
@@ -38,52 +40,71 @@ pub(super) struct Recipient {
 impl Recipient {
     /// Releases what is owed, marked with `status` where there is one.
     pub(super) async fn deliver(self, owed: Owed, status: Option<&'static str>) {
-        match (owed, self.reply) {
-            (Owed::Feed(feed), _) => feed.finish().await,
-            (Owed::Answer(mut response), Some(reply)) => {
+        match owed {
+            Owed::Feed(feed) => feed.finish().await,
+            owed => {
+                if let (Some(due), Some(reply)) = (self.due(owed, status), self.reply) {
+                    answer(reply, due);
+                }
+            }
+        }
+    }
+
+    fn due(&self, owed: Owed, status: Option<&'static str>) -> Option<Reply> {
+        match owed {
+            Owed::Answer(mut response) => {
                 if let Some(status) = status {
                     mark(&mut response, status);
                 }
-                let Self {
-                    outcome,
-                    attempt,
-                    upstream,
-                    ..
-                } = self;
-                answer(
-                    reply,
-                    Reply::Answer {
-                        response,
-                        outcome,
-                        attempt,
-                        upstream,
-                    },
-                );
+                Some(Reply::Answer {
+                    response,
+                    outcome: self.outcome,
+                    attempt: self.attempt,
+                    upstream: self.upstream,
+                })
             }
-            (Owed::Problem(problem), Some(reply)) => answer(reply, Reply::Problem(problem)),
-            (_, None) | (Owed::Nothing, _) => {}
+            Owed::Problem(problem) | Owed::Unsent(problem) => Some(Reply::Problem {
+                problem,
+                attempt: self.attempt,
+                upstream: self.upstream,
+            }),
+            Owed::Nothing | Owed::Feed(_) => None,
         }
     }
 
     /// The lease is lost: completed elsewhere: that answer; in flight elsewhere: wait as a
-    /// duplicate; else the true answer.
+    /// duplicate; else the true answer. Where nothing was sent the request starts again.
     pub(super) async fn lost(mut self, proxy: &Arc<Proxy>, key: RecordKey, owed: Owed) {
         let read = proxy.store.apply(key, Operation::Read).await;
-        if let Ok(Outcome::Held(held)) = read
-            && is_answer_or_running(&held, &owed)
-            && let Some(reply) = self.reply.take()
-        {
-            return answer(reply, Reply::Held(held));
+        let found = match (read, &owed) {
+            (Ok(Outcome::Held(held)), Owed::Unsent(_)) => Some(Reply::Held(held)),
+            (Ok(Outcome::Absent), Owed::Unsent(_)) => Some(Reply::Absent),
+            (Ok(Outcome::Held(held)), Owed::Answer(_) | Owed::Problem(_))
+                if is_answer_or_running(&held) =>
+            {
+                return self.superseded(held, owed);
+            }
+            _ => None,
+        };
+        if let (Some(found), Some(reply)) = (found, self.reply.take()) {
+            return answer(reply, found);
         }
         self.deliver(owed, Some("superseded")).await;
     }
+
+    fn superseded(mut self, held: Held, owed: Owed) {
+        let own = self.due(owed, Some("superseded")).map(Box::new);
+        if let (Some(own), Some(reply)) = (own, self.reply.take()) {
+            answer(reply, Reply::Superseded { held, own });
+        }
+    }
 }
 
-fn is_answer_or_running(held: &Held, owed: &Owed) -> bool {
-    match held.record.state {
-        State::Completed { .. } | State::InFlight { .. } => true,
-        _ => matches!(owed, Owed::Nothing),
-    }
+fn is_answer_or_running(held: &Held) -> bool {
+    matches!(
+        held.record.state,
+        State::Completed { .. } | State::InFlight { .. }
+    )
 }
 
 /// `Idempotency-Status`.

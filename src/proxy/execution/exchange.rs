@@ -2,7 +2,6 @@
 
 use http::{Request, StatusCode};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::capture::Captured;
 use super::keeper::{Keeper, Stop};
@@ -10,10 +9,8 @@ use super::{Job, Protection, Reply};
 use crate::idempotency::record::UnknownWhy;
 use crate::proxy::body::Body;
 use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
-use crate::proxy::upstream::{ConnectError, Connection, SendError};
-
-/// R29: how often a request may come back unsent.
-const HANDOVERS: usize = 3;
+use crate::proxy::request::only_chunked;
+use crate::proxy::upstream::{ConnectError, Connection, HANDOVERS, SendError, is_bad_answer};
 
 /// An execution under way.
 #[derive(Debug)]
@@ -21,7 +18,6 @@ pub(super) struct Exchange {
     pub(super) job: Job,
     pub(super) keeper: Keeper,
     pub(super) protection: Protection,
-    pub(super) dispatched_at: Option<Instant>,
 }
 
 /// How it ended.
@@ -54,19 +50,19 @@ impl Exchange {
             job,
             keeper,
             protection,
-            dispatched_at: None,
         }
     }
 
     pub(super) async fn run(mut self) {
         let ended = self.exchange().await;
-        if let (Some(at), Ended::Answered(_)) = (self.dispatched_at, &ended) {
+        if matches!(ended, Ended::Answered(_)) {
+            let took = self.keeper.upstream_time();
             self.job
                 .proxy
                 .shared
                 .metrics
                 .upstream
-                .observe(at.elapsed().as_secs_f64());
+                .observe(took.as_secs_f64());
         }
         self.conclude(ended).await;
     }
@@ -124,7 +120,6 @@ impl Exchange {
         let (answer_within, give_up_after) = (settings.answer_within, settings.give_up_after);
         let answer = connection.send(request);
         self.keeper.dispatched(answer_within, give_up_after);
-        self.dispatched_at = Some(Instant::now());
         let response = match self.keeper.drive(answer).await {
             Ok(Ok(response)) => response,
             Ok(Err(SendError::NotSent(request))) => {
@@ -141,8 +136,9 @@ impl Exchange {
                 return Ok(Ended::Unknown(why_stopped(stop)));
             }
         };
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            // R28: Upgrade was never sent.
+        // R28: Upgrade was never sent. Nor was TE: what is coded so could not be replayed.
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS || !only_chunked(response.headers())
+        {
             connection.close();
             return Ok(Ended::Unknown(UnknownWhy::BadAnswer));
         }
@@ -159,7 +155,7 @@ pub(super) fn why_stopped(stop: Stop) -> UnknownWhy {
 }
 
 pub(super) fn why_broken(error: &hyper::Error) -> UnknownWhy {
-    if error.is_parse() || error.is_parse_status() || error.is_parse_too_large() {
+    if is_bad_answer(error) {
         UnknownWhy::BadAnswer
     } else {
         UnknownWhy::ConnectionLost
@@ -179,7 +175,7 @@ fn not_connected(error: &ConnectError) -> Problem {
 }
 
 /// R16.
-pub(crate) fn unreachable(proxy_status: &'static str) -> Problem {
+fn unreachable(proxy_status: &'static str) -> Problem {
     Problem::new(
         Code::Unreachable,
         "The upstream could not be reached; the request was not sent. Retry with the same key.",

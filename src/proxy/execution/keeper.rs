@@ -46,10 +46,12 @@ pub(super) struct Keeper {
     /// What the first client was told while the exchange ran on (R15, R18).
     pub(super) told: Option<HeldProblem>,
     renewal: RenewalSlot,
+    /// Whether the renewal under way says that the request was dispatched.
+    renews_dispatched: bool,
     renew_at: Option<Instant>,
     answer_by: Option<Instant>,
     give_up_at: Option<Instant>,
-    is_dispatched: bool,
+    dispatched_at: Option<Instant>,
     phase: PhaseWatch,
     sleep: Pin<Box<Sleep>>,
     metrics: Arc<Metrics>,
@@ -78,10 +80,11 @@ impl Keeper {
             lease_lost: false,
             told: None,
             renewal: RenewalSlot(None),
+            renews_dispatched: false,
             renew_at,
             answer_by: None,
             give_up_at: None,
-            is_dispatched: false,
+            dispatched_at: None,
             phase,
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             metrics,
@@ -92,7 +95,7 @@ impl Keeper {
     pub(super) fn dispatched(&mut self, answer_within: Duration, give_up_after: Duration) {
         let now = Instant::now();
         self.lease.dispatched();
-        self.is_dispatched = true;
+        self.dispatched_at = Some(now);
         self.answer_by = Some(now + answer_within);
         self.give_up_at = Some(now + give_up_after);
     }
@@ -100,7 +103,7 @@ impl Keeper {
     /// The request came back unsent.
     pub(super) fn undispatched(&mut self) {
         self.lease.undispatched();
-        self.is_dispatched = false;
+        self.dispatched_at = None;
         self.answer_by = None;
         self.give_up_at = None;
     }
@@ -113,6 +116,11 @@ impl Keeper {
     /// A piece came: the next one has `give_up_after` again.
     pub(super) fn piece_came(&mut self, give_up_after: Duration) {
         self.give_up_at = Some(Instant::now() + give_up_after);
+    }
+
+    /// Since dispatch; nothing where nothing was sent.
+    pub(super) fn upstream_time(&self) -> Duration {
+        self.dispatched_at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// Whether anybody still waits for an answer.
@@ -130,7 +138,7 @@ impl Keeper {
                 self.sleep.as_mut().reset(next);
             }
             let timed = self.next_deadline().is_some();
-            let watches_client = !self.is_dispatched;
+            let watches_client = self.dispatched_at.is_none();
             tokio::select! {
                 biased;
                 out = &mut future => return Ok(out),
@@ -140,7 +148,7 @@ impl Keeper {
                 }
                 (sent_at, outcome) = renewed(&mut self.renewal.0), if self.renewal.0.is_some() => {
                     self.renewal.0 = None;
-                    self.note_renewal(sent_at, outcome)?;
+                    self.note_renewal(sent_at, outcome, self.renews_dispatched)?;
                 }
                 () = self.sleep.as_mut(), if timed => self.on_timer()?,
             }
@@ -149,6 +157,10 @@ impl Keeper {
 
     /// Makes sure that the lease is young enough to dispatch.
     pub(super) async fn ready_to_dispatch(&mut self) -> Result<(), Stop> {
+        if self.lease_lost {
+            // While the request was out; it came back unsent (R29).
+            return Err(Stop::LeaseLost);
+        }
         let mut tries = 0;
         while !self.lease.may_dispatch() {
             tries += 1;
@@ -162,7 +174,7 @@ impl Keeper {
                 // Without a confirmed lease nothing is sent.
                 return Err(Stop::LeaseLost);
             }
-            self.note_renewal(sent_at, outcome)?;
+            self.note_renewal(sent_at, outcome, false)?;
         }
         if self.client_is_gone() {
             return Err(Stop::ClientGone);
@@ -192,6 +204,7 @@ impl Keeper {
             return Err(Stop::GaveUp);
         }
         if self.renewal.0.is_none() && self.renew_at.is_some_and(|at| at <= now) {
+            self.renews_dispatched = self.dispatched_at.is_some();
             self.renewal.0 = Some(Box::pin(self.lease.renewal()));
         }
         Ok(())
@@ -210,16 +223,26 @@ impl Keeper {
             "The upstream has not answered yet; the request still runs. Retry with the same key: \
              it waits for the answer or replays it.",
         )
-        .outcome(UpstreamOutcome::Pending)
+        .outcome_of_key(UpstreamOutcome::Pending)
         .retry_after(1)
         .proxy_status("http_response_timeout");
-        super::answer(reply, Reply::Problem(problem));
+        let attempt = self.lease.attempt();
+        let upstream = self.upstream_time();
+        super::answer(
+            reply,
+            Reply::Problem {
+                problem,
+                attempt,
+                upstream,
+            },
+        );
     }
 
     fn note_renewal(
         &mut self,
         sent_at: Instant,
         outcome: Result<Outcome, StoreError>,
+        said_dispatched: bool,
     ) -> Result<(), Stop> {
         match self.lease.renewed(sent_at, outcome) {
             Ok(Settled::Stored { reasserted }) => {
@@ -229,12 +252,20 @@ impl Keeper {
                 }
                 self.renew_at = Some(self.lease.renew_at());
             }
+            Ok(Settled::LeaseLost) if self.dispatched_at.is_some() && !said_dispatched => {
+                // Asked before the dispatch, told after it: an absent record is written again by
+                // whoever is dispatched (law 3), a foreign one says so once more.
+                self.renew_at = Some(Instant::now());
+            }
             Ok(Settled::LeaseLost) => {
                 self.renew_at = None;
                 self.lease_lost = true;
                 self.metrics.leases_lost.inc();
-                tracing::warn!(event = "lease_lost", dispatched = self.is_dispatched);
-                if !self.is_dispatched {
+                tracing::warn!(
+                    event = "lease_lost",
+                    dispatched = self.dispatched_at.is_some()
+                );
+                if self.dispatched_at.is_none() {
                     return Err(Stop::LeaseLost);
                 }
             }
@@ -259,5 +290,93 @@ async fn renewed(renewal: &mut Option<Renewal>) -> (Instant, Result<Outcome, Sto
     match renewal {
         Some(renewal) => renewal.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::idempotency::record::Owner;
+    use crate::idempotency::transition::Claim;
+    use crate::idempotency::{Fingerprint, Operation, RecordKey};
+    use crate::proxy::phase::Phases;
+    use crate::store::{Store, StoreFuture};
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const SLOW: Duration = Duration::from_millis(100);
+
+    /// A store that lost its memory and answers slowly; `foreign`: somebody else has the key.
+    #[derive(Debug)]
+    struct Forgot {
+        foreign: bool,
+    }
+
+    impl Store for Forgot {
+        fn apply(&self, _key: RecordKey, operation: Operation) -> StoreFuture<'_, Outcome> {
+            Box::pin(async move {
+                tokio::time::sleep(SLOW).await;
+                Ok(match operation {
+                    Operation::Renew { dispatched, .. } if dispatched && !self.foreign => {
+                        Outcome::Stored { reasserted: true }
+                    }
+                    _ => Outcome::LeaseLost,
+                })
+            })
+        }
+
+        fn ping(&self) -> StoreFuture<'_, ()> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn listen(&self, _key: RecordKey) -> StoreFuture<'_, ()> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn unlisten(&self, _key: RecordKey) {}
+    }
+
+    fn keeper(foreign: bool) -> (Keeper, oneshot::Receiver<Reply>) {
+        let fingerprint = Fingerprint {
+            profile: 0,
+            digest: [0; 32],
+            parts: Vec::new().into(),
+        };
+        let claim = Claim {
+            owner: Owner([1; 16]),
+            fingerprint,
+            lease: LEASE,
+            retention: LEASE * 3,
+            waited: false,
+        };
+        let store = Arc::new(Forgot { foreign });
+        let lease = Lease::new(store, RecordKey([0; 32]), &claim, 1, Instant::now());
+        let (reply, receiver) = oneshot::channel();
+        let phase = Phases::default().watch();
+        let metrics = Arc::new(Metrics::new());
+        (Keeper::new(lease, reply, true, phase, metrics), receiver)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_the_dispatch_overtook_is_sent_again_before_the_lease_is_lost() {
+        for foreign in [false, true] {
+            let (mut keeper, _handler) = keeper(foreign);
+            let almost = tokio::time::sleep(LEASE / 3 + SLOW / 2);
+            assert_eq!(keeper.drive(almost).await, Ok(()), "a renewal is under way");
+            keeper.dispatched(LEASE, LEASE);
+            let answer = tokio::time::sleep(SLOW * 3);
+            assert_eq!(keeper.drive(answer).await, Ok(()));
+            assert_eq!(keeper.lease_lost, foreign);
+            assert_eq!(keeper.metrics.reasserted.get(), u64::from(!foreign));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_came_back_unsent_is_not_sent_again_without_the_lease() {
+        let (mut keeper, _handler) = keeper(true);
+        keeper.dispatched(LEASE, LEASE);
+        let answer = tokio::time::sleep(LEASE / 3 + SLOW * 2);
+        assert_eq!(keeper.drive(answer).await, Ok(()));
+        keeper.undispatched();
+        assert_eq!(keeper.ready_to_dispatch().await, Err(Stop::LeaseLost));
     }
 }

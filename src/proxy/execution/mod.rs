@@ -34,15 +34,15 @@ use super::budget::{Permit, Reservation};
 use super::problem::Problem;
 use super::rewrite::ATTEMPT;
 use crate::idempotency::policy::OnStoreError;
-use crate::idempotency::record::{Attempt, Seen};
+use crate::idempotency::record::{
+    Attempt, FailedWhy, HeldProblem, Record, Seen, State, UnknownWhy,
+};
 use crate::idempotency::transition::{Claim, Held};
 use crate::idempotency::{Operation, RecordKey};
 use crate::routes::Route;
 use crate::store::lease::{Claimed, Lease, claim};
 use crate::store::{Delivery, StoreError, StoreErrorKind};
 use exchange::Exchange;
-
-pub(super) use exchange::unreachable;
 
 /// A covered request, read whole and ready to go upstream.
 #[derive(Debug)]
@@ -68,12 +68,34 @@ pub(super) struct Job {
     pub key: RecordKey,
     /// The lease wanted.
     pub claim: Claim,
-    /// Take over from this owner instead of claiming.
-    pub from: Option<Seen>,
+    /// Take this over instead of claiming.
+    pub from: Option<Earlier>,
     /// How long a completed record is kept.
     pub ttl: Duration,
     /// Counts the task.
     pub _permit: Permit,
+}
+
+/// An execution whose outcome was lost, and which this one takes over (R18).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Earlier {
+    seen: Seen,
+    why: UnknownWhy,
+    problem: Option<HeldProblem>,
+}
+
+impl Earlier {
+    pub(super) fn of(record: &Record) -> Self {
+        let (why, problem) = match record.state {
+            State::Unresolved { why, problem, .. } => (why, problem),
+            _ => (UnknownWhy::LeaseLapsed, None),
+        };
+        Self {
+            seen: record.seen(),
+            why,
+            problem,
+        }
+    }
 }
 
 /// What the handler gets.
@@ -81,8 +103,15 @@ pub(super) struct Job {
 pub(super) enum Reply {
     /// A record is in the way.
     Held(Held),
-    /// The record to be taken over is gone.
+    /// The record to be taken over is gone, or the lease was, before anything was sent.
     Absent,
+    /// The lease was lost after dispatch (R20): what is there now, and what this execution came to.
+    Superseded {
+        /// Somebody else's record.
+        held: Held,
+        /// The true answer.
+        own: Box<Self>,
+    },
     /// The upstream's answer.
     Answer {
         /// For the client.
@@ -95,7 +124,14 @@ pub(super) enum Reply {
         upstream: Duration,
     },
     /// An answer of our own.
-    Problem(Problem),
+    Problem {
+        /// What the client is told.
+        problem: Problem,
+        /// Which execution it is about.
+        attempt: Attempt,
+        /// As in `Answer`.
+        upstream: Duration,
+    },
     /// R24: the store did not answer before dispatch.
     StoreDown(StoreError),
 }
@@ -124,7 +160,8 @@ pub(super) fn start(job: Job) -> oneshot::Receiver<Reply> {
 
 async fn run(job: Job, reply: oneshot::Sender<Reply>) {
     let sent_at = Instant::now();
-    let lease = match claim(&job.proxy.store, job.key, job.claim.clone(), job.from).await {
+    let from = job.from.map(|earlier| earlier.seen);
+    let lease = match claim(&job.proxy.store, job.key, job.claim.clone(), from).await {
         Ok(Claimed::Acquired(lease)) => lease,
         Ok(Claimed::Held(held)) => return answer(reply, Reply::Held(held)),
         Ok(Claimed::Absent) => return answer(reply, Reply::Absent),
@@ -162,11 +199,9 @@ async fn unclaimed(job: Job, error: StoreError, reply: oneshot::Sender<Reply>, s
 async fn withdraw(job: &Job) {
     let limit = crate::idempotency::transition::ABANDONED_RETENTION;
     let started = Instant::now();
-    let owner = job.claim.owner;
     let mut retries = retries::Retries::new(&job.proxy);
     loop {
-        let abandon = job.proxy.store.apply(job.key, Operation::Abandon { owner });
-        match abandon.await {
+        match job.proxy.store.apply(job.key, job.withdrawal()).await {
             Ok(_) => return,
             Err(_) if started.elapsed() > limit => return,
             Err(error) => {
@@ -181,6 +216,45 @@ async fn withdraw(job: &Job) {
 }
 
 impl Job {
+    /// What the record becomes if nothing is sent. An earlier outcome stays as open as it was:
+    /// failed would let another payload run under the key (R11).
+    fn unsent(&self) -> (State, Duration) {
+        let policy = &self.route.policy;
+        match self.from {
+            None => {
+                let why = FailedWhy::NotSent;
+                (State::Failed { why }, policy.failed_ttl)
+            }
+            Some(Earlier { why, problem, .. }) => {
+                let fingerprint = self.claim.fingerprint.clone();
+                let state = State::Unresolved {
+                    fingerprint,
+                    why,
+                    problem,
+                };
+                (state, policy.unresolved_ttl)
+            }
+        }
+    }
+
+    /// Takes back a claim that may have arrived. A takeover that arrives even later lapses, which
+    /// is what it found.
+    fn withdrawal(&self) -> Operation {
+        let owner = self.claim.owner;
+        let Some(Earlier { seen, .. }) = self.from else {
+            return Operation::Abandon { owner };
+        };
+        let (state, retention) = self.unsent();
+        let attempt = seen.attempt.saturating_add(1);
+        let record = Record {
+            owner,
+            attempt,
+            retention,
+            state,
+        };
+        Operation::Settle { record }
+    }
+
     fn request(&self, attempt: Attempt) -> Request<Body> {
         let mut head = self.prepared.head.clone();
         head.headers.insert(ATTEMPT, attempt.into());

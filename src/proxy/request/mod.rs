@@ -86,21 +86,24 @@ fn form(parts: &Parts) -> Result<(), Problem> {
 }
 
 fn transfer_encoding(headers: &HeaderMap) -> Result<(), Problem> {
-    let mut lines = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let Some(line) = lines.next() else {
-        return Ok(());
-    };
-    if lines.next().is_none()
-        && line
-            .as_bytes()
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"chunked")
-    {
+    if only_chunked(headers) {
         return Ok(());
     }
     Err(Problem::malformed(
         "The only transfer coding accepted is chunked, applied once.",
     ))
+}
+
+/// Whether the body has no transfer coding, or chunked alone: hyper undoes no other.
+pub(super) fn only_chunked(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let first = lines.next();
+    let chunked = |line: &HeaderValue| {
+        line.as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"chunked")
+    };
+    first.is_none_or(chunked) && lines.next().is_none()
 }
 
 fn target(parts: &Parts) -> Result<Target, Problem> {

@@ -18,9 +18,24 @@ use tokio::time::Instant;
 use super::{Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use crate::telemetry::Metrics;
+use crate::telemetry::metrics::Label;
 
 const FIRST_PROBE: Duration = Duration::from_millis(100);
 const LAST_PROBE: Duration = Duration::from_secs(1);
+
+/// The labels of store calls.
+const OPERATIONS: [&str; 8] = [
+    "read", "claim", "renew", "settle", "abandon", "operate", "ping", "listen",
+];
+const KINDS: [StoreErrorKind; 7] = [
+    StoreErrorKind::Unavailable,
+    StoreErrorKind::Timeout,
+    StoreErrorKind::BreakerOpen,
+    StoreErrorKind::Refused,
+    StoreErrorKind::Full,
+    StoreErrorKind::Unreadable,
+    StoreErrorKind::Internal,
+];
 
 /// The breaker's state, shared by all threads.
 #[derive(Debug)]
@@ -46,6 +61,13 @@ impl Breaker {
     /// A closed breaker.
     pub fn new(timeout: Duration, metrics: Arc<Metrics>) -> Arc<Self> {
         metrics.store_up.set(1);
+        // A series that appears with its first event has no increase to alert on.
+        for operation in OPERATIONS {
+            for kind in KINDS {
+                let labels = Label([("operation", operation), ("kind", kind_label(kind))]);
+                drop(metrics.store_errors.get_or_create(&labels));
+            }
+        }
         let state = State {
             last_success: None,
             claims_from: None,
@@ -231,6 +253,9 @@ impl Guarded {
             }
             Err(error) => {
                 match error.kind {
+                    // Subscriptions have a connection of their own, and a server may refuse them
+                    // alone (R13: the sweep is the safety net).
+                    _ if name == "listen" => {}
                     StoreErrorKind::Unavailable | StoreErrorKind::Timeout => {
                         self.breaker.failed(started, now, error);
                     }

@@ -146,6 +146,22 @@ async fn one_failure_beside_successes_opens_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_subscription_that_does_not_come_about_says_nothing_of_the_store() {
+    let (inner, store) = guarded();
+    assert!(claims(&store).await.is_ok());
+    tokio::time::advance(TIMEOUT * 2).await;
+    for act in [Act::Hangs, Act::Unavailable] {
+        inner.then(&[act]);
+        assert!(store.listen(KEY).await.is_err());
+        assert!(!store.breaker().is_open(), "{act:?}");
+    }
+    inner.then(&[Act::Unavailable]);
+    assert!(claims(&store).await.is_err());
+    assert!(store.breaker().is_open());
+    assert!(store.listen(KEY).await.is_err(), "not asked while open");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_is_a_sign_of_life() {
     let (inner, store) = guarded();
     inner.then(&[Act::Full, Act::Unavailable]);

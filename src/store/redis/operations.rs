@@ -176,7 +176,8 @@ impl RedisStore {
             }
         }
         let message = format!("the record changed {ROUNDS} times while it was looked at");
-        Err(StoreError::not_sent(StoreErrorKind::Unavailable, message))
+        // The server answers; the breaker has no part in this.
+        Err(StoreError::not_sent(StoreErrorKind::Refused, message))
     }
 
     /// The record and what remains of it, at one moment, which is called 0.

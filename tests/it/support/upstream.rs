@@ -46,6 +46,8 @@ pub enum Act {
     Do(Arc<dyn Fn() + Send + Sync>),
     /// Never answers: reads until the other side is gone.
     Hang,
+    /// Sends every read back as `echo:` and the octets, until the other side is gone.
+    Echo,
     /// Closes the connection.
     Close,
     /// Closes it with a reset.
@@ -116,6 +118,13 @@ impl Reserved {
         socket.bind(&free.into()).unwrap();
         let addr = socket.local_addr().unwrap().as_socket().unwrap();
         Self { socket, addr }
+    }
+
+    /// From now on the kernel takes one connection, the caller's, and holds up all others until
+    /// the upstream is started.
+    pub fn hold_up(&self) -> TcpStream {
+        self.socket.listen(0).unwrap();
+        TcpStream::connect(self.addr).unwrap()
     }
 
     /// Accepts from now on; closes connections that rest for `idle`.
@@ -256,6 +265,18 @@ fn perform(act: Act, stream: &mut TcpStream) -> bool {
         Act::Hang => {
             stream.set_read_timeout(None).unwrap();
             drain(stream);
+            return false;
+        }
+        Act::Echo => {
+            let mut piece = [0; 4096];
+            while let Ok(count @ 1..) = stream.read(&mut piece) {
+                if stream
+                    .write_all(&[b"echo:", &piece[..count]].concat())
+                    .is_err()
+                {
+                    break;
+                }
+            }
             return false;
         }
         Act::Close => return false,

@@ -169,6 +169,9 @@ impl Script {
                 running.lock().unwrap().get_mut(&kind).unwrap().0 -= 1;
             }));
             acts.insert(last, done);
+            if answer.upgrade {
+                acts.push(Act::Echo);
+            }
             acts
         }
     }
