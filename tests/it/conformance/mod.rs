@@ -25,13 +25,10 @@ const WORKERS: usize = 6;
 const LOG_LINES: usize = 40;
 
 /// Why a case may stand back.
-const REASONS: [&str; 8] = [
-    "HTTP/2",
+const REASONS: [&str; 5] = [
     "TLS",
-    "upgrade",
     "1xx forwarding",
     "gRPC",
-    "streaming over the limit",
     "no config key: header_case",
     "no config key: strip_prefix",
 ];
