@@ -5,8 +5,9 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
+use crate::support::PATIENCE;
 use crate::support::client::{self, Client, pay, request};
-use crate::support::sidecar::{PATIENCE, Plan, Sidecar, Tables, sidecar};
+use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
 use crate::support::upstream::{Act, Gate, Upstream, reply};
 
 fn with_server(upstream: &Upstream, server: &str) -> Sidecar {

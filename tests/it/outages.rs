@@ -18,15 +18,6 @@ fn before(upstream: &Upstream, redis: &Redis, rest: &str) -> Sidecar {
     Plan::new(upstream.addr, &tables).start()
 }
 
-fn gated() -> (Gate, Upstream) {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream = Upstream::start(move |_, n| {
-        vec![Act::Wait(hold.clone()), reply(201, &[], &format!("n={n}"))]
-    });
-    (gate, upstream)
-}
-
 /// Pays until the store answers again.
 fn pay_when_back(sidecar: &Sidecar, key: &str) -> crate::support::client::Answer {
     sidecar.wait_metric("retrysafe_store_up", |up| up == 1);
@@ -63,7 +54,7 @@ fn stopped_between_execution_and_record_the_client_gets_the_truth_and_the_record
         let Some(mut redis) = Redis::start(&[]) else {
             return;
         };
-        let (gate, upstream) = gated();
+        let (gate, upstream) = Upstream::gated();
         let sidecar = before(&upstream, &redis, "");
         let mut client = Client::connect(sidecar.addr);
         client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
@@ -144,7 +135,7 @@ fn a_store_that_sleeps_costs_a_deadline_and_no_double_execution() {
     let Some(redis) = Redis::start(&["--enable-debug-command", "local"]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     gate.open();
     let sidecar = before(&upstream, &redis, "");
     assert_eq!(pay(sidecar.addr, "warm", "x").status, 201);

@@ -22,15 +22,6 @@ fn two(redis: &Redis, upstream: &Upstream, rest: &str) -> [Sidecar; 2] {
     [plan.start(), plan.start()]
 }
 
-fn gated() -> (Gate, Upstream) {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream = Upstream::start(move |_, n| {
-        vec![Act::Wait(hold.clone()), reply(201, &[], &format!("n={n}"))]
-    });
-    (gate, upstream)
-}
-
 fn waiting(pair: &[Sidecar; 2]) -> u64 {
     pair.iter()
         .map(|sidecar| sidecar.metric("retrysafe_waiting"))
@@ -42,7 +33,7 @@ fn two_hundred_over_two_replicas_are_one_execution_and_equal_answers() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(&redis, &upstream, "");
     let addrs = [pair[0].addr, pair[1].addr];
     let tries: Vec<_> = (0..200)
@@ -71,7 +62,7 @@ fn with_mixed_bodies_over_two_replicas_the_losers_get_422() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(&redis, &upstream, "");
     let addrs = [pair[0].addr, pair[1].addr];
     let tries: Vec<_> = (0..200)
@@ -104,7 +95,7 @@ fn a_waiter_at_the_other_replica_is_woken_and_not_only_swept() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(&redis, &upstream, "");
     let first = pair[0].addr;
     let first = thread::spawn(move || pay(first, "k", "x"));
@@ -200,7 +191,7 @@ fn a_frozen_owner_of_a_held_post_repairs_its_record_when_it_comes_back() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(&redis, &upstream, "[policy]\nlease = \"600ms\"");
     let mut frozen = Client::connect(pair[0].addr);
     frozen.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
@@ -223,7 +214,7 @@ fn the_lease_of_a_long_exchange_is_renewed() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(
         &redis,
         &upstream,

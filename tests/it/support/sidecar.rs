@@ -5,13 +5,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-/// How long anything in a test may take before it counts as never.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use super::{PATIENCE, eventually};
 
 /// What a sidecar is started with.
 #[derive(Debug, Clone)]
@@ -222,11 +220,11 @@ impl Sidecar {
 
     /// Waits until a sample has a value that `is` accepts.
     pub fn wait_metric(&self, name: &str, is: impl Fn(u64) -> bool) {
-        super::eventually(&format!("metric {name}"), || is(self.metric(name)));
+        eventually(&format!("metric {name}"), || is(self.metric(name)));
     }
 
     fn wait_ready(&self) {
-        super::eventually("ready", || {
+        eventually("ready", || {
             super::client::get(self.health, "/readyz").status == 200
         });
     }
@@ -295,7 +293,7 @@ impl Lines {
 
 fn wait_exit(child: &mut Child) -> ExitStatus {
     let mut ended = None;
-    super::eventually("exit", || {
+    eventually("exit", || {
         ended = child.try_wait().unwrap();
         ended.is_some()
     });
