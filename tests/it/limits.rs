@@ -165,10 +165,7 @@ fn what_is_too_large_for_a_head_gets_431_and_414() {
 
 #[test]
 fn all_bytes_held_are_bounded_and_given_back() {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream =
-        Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), reply(201, &[], "ok")]);
+    let (gate, upstream) = Upstream::gated_with("ok");
     let sidecar = with_server(&upstream, "buffer_budget = \"100KiB\"");
     let body = "x".repeat(60_000);
     let mut first = Client::connect(sidecar.addr);

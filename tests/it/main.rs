@@ -12,6 +12,7 @@ mod conformance;
 mod crashes;
 mod documents;
 mod duplicates;
+mod leases;
 mod limits;
 mod outages;
 mod outcomes;
@@ -21,6 +22,7 @@ mod refusals;
 mod replicas;
 mod store_contract;
 mod support;
+mod unconfirmed;
 mod wire;
 
 #[test]

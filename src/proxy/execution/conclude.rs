@@ -19,7 +19,7 @@ use crate::idempotency::{Exchange as Happened, RecordKey, Settlement, settle};
 use crate::proxy::Proxy;
 use crate::proxy::body::Body;
 use crate::proxy::budget::Reservation;
-use crate::proxy::problem::{Code, Problem};
+use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
 use crate::proxy::replay;
 use crate::proxy::waiting::View;
 use crate::store::lease::{Settled, Settling};
@@ -188,8 +188,10 @@ impl Exchange {
         let ttl = self.job.route.policy.failed_ttl;
         let problem = Problem::new(
             Code::StoreUnavailable,
-            "The request was not sent: its lease could not be confirmed. Retry with the same key.",
+            "The request was not sent: its lease was not confirmed in time, or the proxy ends. Retry \
+             with the same key.",
         )
+        .outcome(UpstreamOutcome::NotExecuted)
         .retry_after(1);
         let state = State::Failed {
             why: FailedWhy::NotSent,

@@ -151,6 +151,28 @@ impl Redis {
             .unwrap_or_default()
     }
 
+    /// The names of all records.
+    pub fn records(&self) -> Vec<String> {
+        let Value::Array(keys) = self.cli(&["KEYS", "retrysafe:*"]) else {
+            panic!("KEYS answers a list");
+        };
+        let name = |key| match key {
+            Value::BulkString(key) => String::from_utf8(key).unwrap(),
+            other => panic!("{other:?} is no name"),
+        };
+        keys.into_iter().map(name).collect()
+    }
+
+    /// How long the only record is still kept.
+    pub fn kept_for(&self) -> Duration {
+        let records = self.records();
+        assert_eq!(records.len(), 1, "{records:?}");
+        let Value::Int(left) = self.cli(&["PTTL", &records[0]]) else {
+            panic!("PTTL answers a number");
+        };
+        Duration::from_millis(left.try_into().expect("it has an end"))
+    }
+
     /// `CLIENT LIST`, a line for each.
     pub fn clients(&self) -> String {
         let Value::BulkString(list) = self.cli(&["CLIENT", "LIST"]) else {

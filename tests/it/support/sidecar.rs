@@ -3,12 +3,13 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use super::redis::Redis;
 use super::{PATIENCE, eventually};
 
 /// What a sidecar is started with.
@@ -137,6 +138,16 @@ impl Plan {
     }
 }
 
+/// One command of the binary, run in `folder` to its end.
+pub fn retrysafe(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_retrysafe"))
+        .args(args)
+        .current_dir(folder)
+        .env_remove("RETRYSAFE_CONFIG")
+        .output()
+        .unwrap()
+}
+
 /// Lines of TOML for each table of a [`Plan`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tables<'a> {
@@ -146,6 +157,17 @@ pub struct Tables<'a> {
     pub store_url: Option<&'a str>,
     /// `[policy]`, `[[route]]` and whatever else.
     pub rest: &'a str,
+}
+
+/// In front of `upstream` on this Redis, with `rest` as further tables.
+pub fn on_redis(upstream: SocketAddr, redis: &Redis, rest: &str) -> Plan {
+    let url = redis.url();
+    let tables = Tables {
+        store_url: Some(&url),
+        rest,
+        ..Tables::default()
+    };
+    Plan::new(upstream, &tables)
 }
 
 /// In front of `upstream` on the file store, with `rest` as further tables.

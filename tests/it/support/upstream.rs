@@ -174,13 +174,21 @@ impl Upstream {
         Self::start(|_, n| vec![reply(201, &[], &format!("{{\"n\":{n}}}"))])
     }
 
-    /// Answers `n=N` with 201 once the gate is open.
+    /// Answers `n=N` with 201 once the gate is open, N being the execution's number.
     pub fn gated() -> (Gate, Self) {
+        Self::behind_gate(|n| reply(201, &[], &format!("n={n}")))
+    }
+
+    /// Answers `body` with 201 once the gate is open.
+    pub fn gated_with(body: &str) -> (Gate, Self) {
+        let answer = reply(201, &[], body);
+        Self::behind_gate(move |_| answer.clone())
+    }
+
+    fn behind_gate(answer: impl Fn(usize) -> Act + Send + Sync + 'static) -> (Gate, Self) {
         let gate = Gate::default();
         let hold = gate.clone();
-        let upstream = Self::start(move |_, n| {
-            vec![Act::Wait(hold.clone()), reply(201, &[], &format!("n={n}"))]
-        });
+        let upstream = Self::start(move |_, n| vec![Act::Wait(hold.clone()), answer(n)]);
         (gate, upstream)
     }
 
