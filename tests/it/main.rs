@@ -12,6 +12,7 @@ mod conformance;
 mod crashes;
 mod documents;
 mod duplicates;
+mod leases;
 mod limits;
 mod operators;
 mod outages;
@@ -22,6 +23,7 @@ mod refusals;
 mod replicas;
 mod store_contract;
 mod support;
+mod unconfirmed;
 mod wire;
 
 #[test]
