@@ -110,3 +110,25 @@ fn the_store_counts_for_readiness_only_where_it_is_told_to() {
     strict.wait_metric("retrysafe_store_up", |up| up == 1);
     assert_eq!(health(&strict, "/readyz"), 200);
 }
+
+#[test]
+fn a_covered_path_cannot_be_reached_in_disguise() {
+    let upstream = Upstream::counting();
+    let rest = "[policy]\nmode = \"off\"\n[[route]]\nname = \"pay\"\npath = \"/v1/pay\"\n\
+                [route.policy]\nmode = \"enforce\"";
+    let sidecar = sidecar(upstream.addr, rest);
+    for target in [
+        "/v1%2Fpay",
+        "/v1%5cpay",
+        "/v1//pay",
+        "/v1/%70ay",
+        "/v1/x/../pay",
+        "/v1/x%2f../pay",
+    ] {
+        let answer = client::send(sidecar.addr, &request("POST", target, &[], "x"));
+        assert_eq!(answer.status, 400, "{target}");
+    }
+    assert_eq!(upstream.calls(), 0);
+    let elsewhere = request("POST", "/files/a%2Fb", &[], "x");
+    assert_eq!(client::send(sidecar.addr, &elsewhere).status, 201);
+}
