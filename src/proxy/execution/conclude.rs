@@ -211,6 +211,8 @@ impl Exchange {
             return;
         }
         let Self { job, keeper, .. } = self;
+        // A renewal may have found out first; a lease is lost once.
+        let was_lost = keeper.lease_lost;
         let settling = keeper.lease.settle(state, ttl);
         match settling.attempt().await {
             Ok(Settled::Stored { reasserted }) => {
@@ -220,8 +222,10 @@ impl Exchange {
                 proxy.tell_waiters(job.key, &settling);
             }
             Ok(Settled::LeaseLost) => {
-                proxy.shared.metrics.leases_lost.inc();
-                tracing::warn!(event = "lease_lost", key = %job.key.short());
+                if !was_lost {
+                    proxy.shared.metrics.leases_lost.inc();
+                    tracing::warn!(event = "lease_lost", key = %job.key.short());
+                }
                 recipient.lost(&proxy, job.key, owed).await;
             }
             Err(error) => {
@@ -232,7 +236,7 @@ impl Exchange {
                     "unprotected"
                 };
                 recipient.deliver(owed, Some(mark)).await;
-                confirm(&proxy, job.key, settling, error).await;
+                confirm(&proxy, job.key, settling, error, was_lost).await;
             }
         }
     }

@@ -83,7 +83,7 @@ async fn execute(proxy: &Arc<Proxy>) -> Reply {
         }),
         key: KEY,
         from: None,
-        ttl: Duration::from_secs(60),
+        ttl: Duration::from_mins(1),
         _permit: proxy.shared.exchanges.permit().unwrap(),
     });
     reply.await.unwrap()
