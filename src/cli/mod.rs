@@ -4,11 +4,11 @@
 //! | exit code | meaning |
 //! |---|---|
 //! | 0 | done, healthy, or drained |
-//! | 1 | ran and failed; unhealthy |
+//! | 1 | ran and failed; unhealthy; the file store is in use |
 //! | 2 | wrong usage |
 //! | 3 | drained, but records were left unresolved or unsettled |
-//! | 69 | the store is needed (`--require-ready`) and out of reach |
-//! | 78 | the configuration is invalid |
+//! | 69 | the store is needed (`--require-ready`, `key`) and out of reach |
+//! | 78 | the configuration is invalid, or the store unfit |
 
 pub mod check;
 mod demo;
