@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""One key per operation, kept over all retries. Standard library only.
+"""One key per operation, kept over all retries. Standard library only. Exits with 0 only when the
+operation succeeded.
 
     ./pay.py http://127.0.0.1:8080/charges '{"amount": 10}'
 """
 
+import http.client
 import json
 import sys
 import time
@@ -27,7 +29,7 @@ def pay(url: str, body: bytes, key: str, tries: int = 5) -> tuple[int, bytes]:
                 return error.code, text
             wait = error.headers.get("Retry-After", "")
             time.sleep(int(wait) if wait.isdigit() else 2**attempt)
-        except OSError:
+        except (OSError, http.client.HTTPException):
             # The answer was lost; the payment may have been made. The same key makes this safe.
             time.sleep(2**attempt)
     raise SystemExit(f"no outcome after {tries} tries; try again later with the key {key}")
@@ -47,3 +49,4 @@ if __name__ == "__main__":
     operation = str(uuid.uuid4())
     status, answer = pay(sys.argv[1], sys.argv[2].encode(), operation)
     print(status, answer.decode())
+    sys.exit(status >= 400)

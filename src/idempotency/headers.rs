@@ -5,11 +5,17 @@ use http::header::{self, HeaderMap, HeaderName};
 use super::policy::Policy;
 
 /// R27: fields that make an upstream see another method.
-pub const METHOD_OVERRIDES: [&str; 3] = [
+const METHOD_OVERRIDES: [&str; 3] = [
     "x-http-method-override",
     "x-http-method",
     "x-method-override",
 ];
+
+/// Whether a field makes an upstream see another method, in the spelling of the rule or with the
+/// underscores that many upstreams fold into it (R5).
+pub fn is_method_override(name: &str) -> bool {
+    METHOD_OVERRIDES.contains(&name.replace('_', "-").as_str())
+}
 
 /// Our own response fields: an upstream's are removed (R9), an answer of ours may carry them.
 pub const OWN_RESPONSE_FIELDS: [&str; 4] = [
@@ -59,7 +65,7 @@ fn is_protected(name: &str, policy: &Policy) -> bool {
     FIXED.contains(&name)
         || name.starts_with("content-")
         || name.starts_with("x-forwarded-")
-        || METHOD_OVERRIDES.contains(&name)
+        || is_method_override(name)
         || policy.key.header == name
         || policy.key.aliases.iter().any(|alias| alias == name)
         || policy.fingerprint.headers.iter().any(|field| field == name)
@@ -183,6 +189,18 @@ mod tests {
             forbidden_nomination(&map(&[("connection", "close, x-mine")]), &policy),
             None
         );
+    }
+
+    #[test]
+    fn a_method_override_is_known_with_underscores_too() {
+        for name in [
+            "x-http-method-override",
+            "x_http_method_override",
+            "x-http_method",
+        ] {
+            assert!(is_method_override(name), "{name}");
+        }
+        assert!(!is_method_override("x-http-methods") && !is_method_override("method"));
     }
 
     #[test]

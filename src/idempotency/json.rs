@@ -1,8 +1,9 @@
 //! JSON bodies: the canonical form of RFC 8785, and strings at a pointer (R7, R10).
 //!
-//! Invariant: two bodies have the same canonical form only if every parser reads the same from
-//! both. Where that is in doubt (a repeated member, an integer that a double cannot hold, text
-//! that is no JSON) there is none, and the caller compares octets.
+//! Invariant: two bodies have the same canonical form only if every parser that reads numbers as
+//! doubles (RFC 8785 does, so does JavaScript) reads the same from both. Where that is in doubt (a
+//! repeated member, an integer that a double cannot hold, text that is no JSON) there is none, and
+//! the caller compares octets.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -4,8 +4,8 @@
 //! connection instead of finishing the message.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -80,8 +80,40 @@ pub struct Stream {
     waits: bool,
     /// Goes back to its pool at the end of an answer.
     connection: Option<Connection>,
-    /// Set when no piece came in time.
-    stalled: Option<Arc<AtomicBool>>,
+    passage: Option<Arc<Passage>>,
+}
+
+/// How a request body that is passed on gets along.
+#[derive(Debug)]
+pub struct Passage {
+    /// No piece came in time.
+    stalled: AtomicBool,
+    /// When the last piece went by.
+    last: Mutex<Instant>,
+}
+
+impl Passage {
+    /// Begins now.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            stalled: AtomicBool::new(false),
+            last: Mutex::new(Instant::now()),
+        })
+    }
+
+    /// Whether the client sent no piece in time.
+    pub(super) fn has_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Acquire)
+    }
+
+    /// When something last went by, at first when it began.
+    pub(super) fn last(&self) -> Instant {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn goes_by(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
 }
 
 impl Body {
@@ -122,22 +154,22 @@ impl Body {
     /// Passes `incoming` on; an error if no piece comes for `timeout`.
     pub fn stream(incoming: Incoming, timeout: Duration, connection: Option<Connection>) -> Self {
         let sleep = Box::pin(tokio::time::sleep(timeout));
-        let stalled = None;
+        let passage = None;
         Self::Stream(Box::new(Stream {
             incoming,
             timeout,
             sleep,
             waits: false,
             connection,
-            stalled,
+            passage,
         }))
     }
 
-    /// Lets the sender know when the client sent no piece in time.
+    /// Lets the sender know how it gets along.
     #[must_use]
-    pub fn watched(mut self, stalled: Arc<AtomicBool>) -> Self {
+    pub fn watched(mut self, passage: Arc<Passage>) -> Self {
         if let Self::Stream(stream) = &mut self {
-            stream.stalled = Some(stalled);
+            stream.passage = Some(passage);
         }
         self
     }
@@ -212,6 +244,9 @@ impl Stream {
                 self.give_back();
             }
             self.waits = false;
+            if let Some(passage) = &self.passage {
+                passage.goes_by();
+            }
             return Poll::Ready(
                 frame.and_then(|frame| frame.map(allowed).map_err(BodyError::from).transpose()),
             );
@@ -220,8 +255,8 @@ impl Stream {
             self.sleep.as_mut().reset(Instant::now() + self.timeout);
         }
         ready!(self.sleep.as_mut().poll(cx));
-        if let Some(stalled) = &self.stalled {
-            stalled.store(true, Ordering::Release);
+        if let Some(passage) = &self.passage {
+            passage.stalled.store(true, Ordering::Release);
         }
         Poll::Ready(Some(Err(BodyError::Idle)))
     }

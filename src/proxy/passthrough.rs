@@ -3,18 +3,17 @@
 //! Nothing is held whole; the client's pace is the upstream's. A request that the client library
 //! hands back unsent is sent again, at most three times (R29); anything else is answered, once.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
 
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
-use super::body::Body;
+use super::body::{Body, Passage};
 use super::problem::{Code, Problem, UpstreamOutcome};
 use super::request::only_chunked;
 use super::rewrite;
@@ -40,18 +39,28 @@ impl Proxy {
         // No key protects this request: it may be tried again if its method says so itself
         // (RFC 9110 section 9.2.2).
         let repeatable = head.method.is_idempotent();
-        let stalled = Arc::new(AtomicBool::new(false));
-        let mut request = Request::from_parts(head, body.watched(stalled.clone()));
+        let passage = Passage::new();
+        let mut request = Request::from_parts(head, body.watched(passage.clone()));
+        let within = self.shared.settings.upstream.answer_within;
         for _ in 0..HANDOVERS {
             let mut connection = self.upstream.checkout().await.map_err(|error| {
                 tracing::warn!(event = "upstream_unreachable", error = %error);
                 not_sent(error.proxy_status())
             })?;
-            let answer = connection.send(request);
-            match timeout(self.shared.settings.upstream.answer_within, answer).await {
+            let sent = Instant::now();
+            let mut answer = pin!(connection.send(request));
+            // R15: from the last piece of the request on, however long it took to send.
+            let answered = loop {
+                let by = passage.last().max(sent) + within;
+                match timeout_at(by, answer.as_mut()).await {
+                    Err(_) if passage.last() + within > by => {}
+                    answered => break answered,
+                }
+            };
+            match answered {
                 Ok(Ok(response)) => return self.passed(connection, response, wish.take()),
                 Ok(Err(SendError::NotSent(unsent))) => request = *unsent,
-                Ok(Err(SendError::MaybeSent(_))) if stalled.load(Ordering::Acquire) => {
+                Ok(Err(SendError::MaybeSent(_))) if passage.has_stalled() => {
                     let detail = "No piece of the request body came in time.";
                     return Err(Problem::new(Code::RequestTimeout, detail));
                 }

@@ -266,3 +266,37 @@ impl Connection {
         drop(self);
     }
 }
+
+#[cfg(test)]
+impl Pool {
+    /// Lays idle connections into the pool that live until a request comes, and die before it was
+    /// sent: each hands one request back.
+    pub(super) async fn add_dying(self: &Arc<Self>, count: usize) {
+        for _ in 0..count {
+            let stream = self.open().await.unwrap();
+            let (sender, mut connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+            let mut was_idle = false;
+            let driver = tokio::spawn(std::future::poll_fn(move |cx| {
+                if was_idle {
+                    return std::task::Poll::Ready(());
+                }
+                was_idle = true;
+                std::pin::Pin::new(&mut connection)
+                    .poll(cx)
+                    .map(|ended| ended.unwrap())
+            }));
+            let (driver, since) = (driver.abort_handle(), Instant::now());
+            self.lock().push(Idle {
+                sender,
+                driver: Driver(driver),
+                since,
+            });
+        }
+        // Each driver runs up to where it waits for a request.
+        tokio::task::yield_now().await;
+    }
+
+    pub(super) fn idle(&self) -> usize {
+        self.lock().len()
+    }
+}

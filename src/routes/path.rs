@@ -55,6 +55,15 @@ pub(super) fn normalise(path: &str) -> Normalised {
     }
 }
 
+/// The segments that an upstream sees which takes encoded and reversed slashes for slashes.
+pub(super) fn loosely(path: &str) -> Vec<String> {
+    let mut read = path.replace('\\', "/");
+    for slash in ["%2f", "%2F", "%5c", "%5C"] {
+        read = read.replace(slash, "/");
+    }
+    normalise(&read).segments
+}
+
 /// Decodes `%XX` where XX is an unreserved character (RFC 3986 section 2.3); other escapes are
 /// only put in upper case.
 fn decode_unreserved(segment: &str) -> String {

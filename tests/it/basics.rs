@@ -1,7 +1,8 @@
 //! The main job, end to end on the file store: enforce, record, replay (R4, R6, R10, R11, R21).
 
 use crate::support::client::{self, pay, request};
-use crate::support::sidecar::sidecar;
+use crate::support::redis::Redis;
+use crate::support::sidecar::{Sidecar, on_redis, sidecar};
 use crate::support::upstream::{Upstream, reply};
 
 #[test]
@@ -76,4 +77,58 @@ fn uncovered_methods_and_requests_without_a_key_are_told_apart() {
         (400, "idempotency_key_missing")
     );
     assert_eq!(upstream.calls(), 2);
+}
+
+#[test]
+fn the_store_counts_for_readiness_only_where_it_is_told_to() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let upstream = Upstream::counting();
+    let plan = on_redis(upstream.addr, &redis, "");
+    let relaxed = plan.start();
+    let strict = plan
+        .env("RETRYSAFE__HEALTH__READY_REQUIRES_STORE", "true")
+        .start();
+    let health = |sidecar: &Sidecar, path| client::get(sidecar.health, path).status;
+    for sidecar in [&relaxed, &strict] {
+        for path in ["/startupz", "/livez", "/readyz"] {
+            assert_eq!(health(sidecar, path), 200, "{path}");
+        }
+    }
+    redis.kill();
+    for sidecar in [&relaxed, &strict] {
+        assert_eq!(pay(sidecar.addr, "k", "x").status, 503);
+        sidecar.wait_metric("retrysafe_store_up", |up| up == 0);
+    }
+    assert_eq!(health(&relaxed, "/readyz"), 200);
+    assert_eq!(health(&strict, "/readyz"), 503);
+    for path in ["/startupz", "/livez"] {
+        assert_eq!(health(&strict, path), 200, "{path}");
+    }
+    redis.restart(&[]);
+    strict.wait_metric("retrysafe_store_up", |up| up == 1);
+    assert_eq!(health(&strict, "/readyz"), 200);
+}
+
+#[test]
+fn a_covered_path_cannot_be_reached_in_disguise() {
+    let upstream = Upstream::counting();
+    let rest = "[policy]\nmode = \"off\"\n[[route]]\nname = \"pay\"\npath = \"/v1/pay\"\n\
+                [route.policy]\nmode = \"enforce\"";
+    let sidecar = sidecar(upstream.addr, rest);
+    for target in [
+        "/v1%2Fpay",
+        "/v1%5cpay",
+        "/v1//pay",
+        "/v1/%70ay",
+        "/v1/x/../pay",
+        "/v1/x%2f../pay",
+    ] {
+        let answer = client::send(sidecar.addr, &request("POST", target, &[], "x"));
+        assert_eq!(answer.status, 400, "{target}");
+    }
+    assert_eq!(upstream.calls(), 0);
+    let elsewhere = request("POST", "/files/a%2Fb", &[], "x");
+    assert_eq!(client::send(sidecar.addr, &elsewhere).status, 201);
 }

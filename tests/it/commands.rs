@@ -1,20 +1,11 @@
 //! The commands as a person runs them: what they print, and their exit codes.
 
-use std::path::Path;
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 
-use crate::support::client::pay;
-use crate::support::sidecar::{Plan, Tables};
+use crate::support::client::{self, pay, request};
+use crate::support::sidecar::{Plan, Tables, retrysafe as run};
 use crate::support::upstream::Upstream;
-
-pub fn run(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_retrysafe"))
-        .args(args)
-        .current_dir(folder)
-        .env_remove("RETRYSAFE_CONFIG")
-        .output()
-        .unwrap()
-}
 
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
@@ -50,6 +41,49 @@ fn the_demo_plays_everything_and_says_how_many_payments_were_made() {
         0,
         "it leaves no file"
     );
+}
+
+#[test]
+fn the_demo_can_be_kept_and_serves_until_it_is_interrupted() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_retrysafe"))
+        .args(["demo", "--keep"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let mut curl = || {
+        told.find_map(|line| {
+            line.unwrap()
+                .strip_prefix("  curl -i http://")
+                .map(str::to_owned)
+        })
+        .expect("a curl line")
+    };
+    let lines = [curl(), curl(), curl()];
+    assert!(lines[0].contains("Idempotency-Key: mine-1") && lines[0].contains("{\"amount\":10}"));
+    assert!(lines[1].contains("Idempotency-Key: mine-1") && lines[1].contains("{\"amount\":99}"));
+    assert!(!lines[2].contains("Idempotency-Key"));
+    let addr = lines[0].split('/').next().unwrap().parse().unwrap();
+    // What the lines say, played: paid, repeated, refused, refused.
+    let pays =
+        |key: &[_], amount: &str| client::send(addr, &request("POST", "/payments", key, amount));
+    let mine = [("Idempotency-Key", "mine-1")];
+    let first = pays(&mine, "{\"amount\":10}");
+    assert_eq!((first.status, first.is_replay()), (201, false));
+    let again = pays(&mine, "{\"amount\":10}");
+    assert_eq!((again.is_replay(), again.body), (true, first.body));
+    let other = pays(&mine, "{\"amount\":99}");
+    assert_eq!(other.code(), "idempotency_key_reused");
+    assert_eq!(
+        pays(&[], "{\"amount\":10}").code(),
+        "idempotency_key_missing"
+    );
+    let interrupted = Command::new("kill")
+        .args(["-s", "INT", &demo.id().to_string()])
+        .status();
+    assert!(interrupted.unwrap().success());
+    assert_eq!(demo.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -202,8 +236,8 @@ fn a_reader_that_goes_away_ends_no_demo_with_a_fault() {
             "\"$0\" demo; echo code $? >&2",
             env!("CARGO_BIN_EXE_retrysafe"),
         ])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut demo = demo;

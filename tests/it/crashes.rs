@@ -1,6 +1,7 @@
 //! A proxy that is killed or stopped (R14, R18, R31), on the file store.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -82,13 +83,8 @@ fn killed_in_mid_traffic_every_answered_request_replays_and_none_runs_twice() {
 }
 
 #[test]
-fn a_post_whose_owner_was_killed_is_held_once_the_lease_lapsed_and_a_put_runs_again() {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream = Upstream::start(move |_, n| match n {
-        1 | 2 => vec![Act::Wait(hold.clone())],
-        _ => vec![reply(200, &[], "again")],
-    });
+fn once_the_lease_of_a_killed_owner_lapsed_a_post_is_held_and_a_put_runs_again() {
+    let (gate, upstream) = killed_owner_upstream();
     let folder = tempfile::tempdir().unwrap();
     let tables = Tables {
         rest: "[policy]\nlease = \"500ms\"",
@@ -96,36 +92,72 @@ fn a_post_whose_owner_was_killed_is_held_once_the_lease_lapsed_and_a_put_runs_ag
     };
     let plan = Plan::new(upstream.addr, &tables).folder(folder.path());
     let mut sidecar = plan.start();
-    let mut clients = Vec::new();
-    for (method, key) in [("POST", "post"), ("PUT", "put")] {
-        let mut client = Client::connect(sidecar.addr);
-        client.write(&request(method, "/pay", &[("Idempotency-Key", key)], "x"));
-        clients.push(client);
-    }
-    upstream.wait_calls(2);
+    let clients = begin_one_of_each(sidecar.addr, &upstream);
     sidecar.kill();
     drop(sidecar);
-    let sidecar = plan.start();
-    // The duplicate waits until the lease has lapsed, and is told then.
-    let post = pay(sidecar.addr, "post", "x");
-    assert_eq!(
-        (post.status, post.code().as_str()),
-        (502, "idempotency_outcome_unknown")
-    );
-    let put = request("PUT", "/pay", &[("Idempotency-Key", "put")], "x");
-    let put = client::send(sidecar.addr, &put);
-    assert_eq!((put.status, put.text().as_str()), (200, "again"));
-    assert_eq!(upstream.seen()[2].header("idempotency-attempt"), Some("2"));
-    assert_eq!(upstream.calls(), 3);
+    // The duplicates wait until the leases have lapsed.
+    assert_held_and_run_again(plan.start().addr, &upstream);
     gate.open();
+    drop(clients);
+}
+
+/// An upstream whose first four calls do not end before the gate opens.
+pub fn killed_owner_upstream() -> (Gate, Upstream) {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let upstream = Upstream::start(move |_, n| match n {
+        1..=4 => vec![Act::Wait(hold.clone())],
+        _ => vec![reply(200, &[], "again")],
+    });
+    (gate, upstream)
+}
+
+fn sends(addr: SocketAddr, method: &str) -> client::Answer {
+    client::send(addr, &keyed(method))
+}
+
+fn keyed(method: &str) -> Vec<u8> {
+    request(method, "/pay", &[("Idempotency-Key", method)], "x")
+}
+
+/// Sends a POST, PATCH, PUT and DELETE, and waits until the upstream works on all of them.
+pub fn begin_one_of_each(addr: SocketAddr, upstream: &Upstream) -> Vec<Client> {
+    let begin = |method: &&str| {
+        let mut client = Client::connect(addr);
+        client.write(&keyed(method));
+        client
+    };
+    let clients = ["POST", "PATCH", "PUT", "DELETE"].iter().map(begin);
+    let clients = clients.collect();
+    upstream.wait_calls(4);
+    clients
+}
+
+/// What becomes of them once their owner was killed.
+pub fn assert_held_and_run_again(addr: SocketAddr, upstream: &Upstream) {
+    for method in ["POST", "PATCH"] {
+        for _ in 0..2 {
+            let held = sends(addr, method);
+            assert_eq!(
+                (held.status, held.code().as_str()),
+                (502, "idempotency_outcome_unknown"),
+                "{method}"
+            );
+        }
+    }
+    for (ran, method) in [(4, "PUT"), (5, "DELETE")] {
+        let again = sends(addr, method);
+        assert_eq!((again.status, again.text().as_str()), (200, "again"));
+        let seen = &upstream.seen()[ran];
+        assert_eq!(seen.method, method);
+        assert_eq!(seen.header("idempotency-attempt"), Some("2"));
+    }
+    assert_eq!(upstream.calls(), 6);
 }
 
 #[test]
 fn sigterm_lets_exchanges_finish_and_waiters_go() {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream =
-        Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), reply(201, &[], "done")]);
+    let (gate, upstream) = Upstream::gated_with("done");
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan::new(upstream.addr, &Tables::default()).folder(folder.path());
     let mut sidecar = plan.start();

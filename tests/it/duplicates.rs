@@ -6,22 +6,13 @@ use crate::support::client::{self, Client, pay, request};
 use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
 use crate::support::upstream::{Act, Gate, Upstream, reply};
 
-fn gated() -> (Gate, Upstream) {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream = Upstream::start(move |_, n| {
-        vec![Act::Wait(hold.clone()), reply(201, &[], &format!("n={n}"))]
-    });
-    (gate, upstream)
-}
-
 fn waiting(sidecar: &Sidecar, count: u64) {
     sidecar.wait_metric("retrysafe_waiting", |waiting| waiting >= count);
 }
 
 #[test]
 fn two_hundred_at_once_are_one_execution_and_equal_answers() {
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let sidecar = sidecar(upstream.addr, "");
     let addr = sidecar.addr;
     let tries: Vec<_> = (0..200)
@@ -47,7 +38,7 @@ fn two_hundred_at_once_are_one_execution_and_equal_answers() {
 
 #[test]
 fn with_mixed_bodies_the_losers_get_422_at_once() {
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let sidecar = sidecar(upstream.addr, "");
     let addr = sidecar.addr;
     let first = thread::spawn(move || pay(addr, "k", "mine"));
@@ -65,7 +56,7 @@ fn with_mixed_bodies_the_losers_get_422_at_once() {
 
 #[test]
 fn a_duplicate_that_may_not_wait_gets_409_and_says_when_to_come_again() {
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let sidecar = sidecar(upstream.addr, "[policy]\nin_flight_wait = \"0s\"");
     let addr = sidecar.addr;
     let first = thread::spawn(move || pay(addr, "k", "x"));
@@ -83,7 +74,7 @@ fn a_duplicate_that_may_not_wait_gets_409_and_says_when_to_come_again() {
 
 #[test]
 fn prefer_wait_lowers_the_wait() {
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let sidecar = sidecar(upstream.addr, "");
     let addr = sidecar.addr;
     let first = thread::spawn(move || pay(addr, "k", "x"));
@@ -101,7 +92,7 @@ fn prefer_wait_lowers_the_wait() {
 
 #[test]
 fn too_many_waiters_get_409_at_once() {
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let sidecar = sidecar(upstream.addr, "[policy]\nmax_waiters_per_key = 2");
     let addr = sidecar.addr;
     let first = thread::spawn(move || pay(addr, "k", "x"));
@@ -147,7 +138,7 @@ fn who_waited_for_a_released_key_gets_409_with_the_upstreams_delay() {
 
 #[test]
 fn a_client_that_resets_while_the_upstream_works_changes_nothing() {
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let sidecar = sidecar(upstream.addr, "");
     let mut client = Client::connect(sidecar.addr);
     client.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));

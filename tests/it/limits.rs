@@ -5,8 +5,9 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
+use crate::support::PATIENCE;
 use crate::support::client::{self, Client, pay, request};
-use crate::support::sidecar::{PATIENCE, Plan, Sidecar, Tables, sidecar};
+use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
 use crate::support::upstream::{Act, Gate, Upstream, reply};
 
 fn with_server(upstream: &Upstream, server: &str) -> Sidecar {
@@ -164,10 +165,7 @@ fn what_is_too_large_for_a_head_gets_431_and_414() {
 
 #[test]
 fn all_bytes_held_are_bounded_and_given_back() {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream =
-        Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), reply(201, &[], "ok")]);
+    let (gate, upstream) = Upstream::gated_with("ok");
     let sidecar = with_server(&upstream, "buffer_budget = \"100KiB\"");
     let body = "x".repeat(60_000);
     let mut first = Client::connect(sidecar.addr);

@@ -12,6 +12,7 @@ mod conformance;
 mod crashes;
 mod documents;
 mod duplicates;
+mod leases;
 mod limits;
 mod operators;
 mod outages;
@@ -23,6 +24,7 @@ mod replicas;
 mod store_contract;
 mod streams;
 mod support;
+mod unconfirmed;
 mod upgrades;
 mod wire;
 

@@ -1,9 +1,9 @@
 //! R34: `retrysafe key` on real stores: a held key is looked at, released, resolved, forgotten.
 
-use crate::commands::{code, run, said};
+use crate::commands::{code, said};
 use crate::support::client::{self, pay, request};
 use crate::support::redis::Redis;
-use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
+use crate::support::sidecar::{Plan, Sidecar, Tables, retrysafe as run, sidecar};
 use crate::support::upstream::{Act, Gate, Upstream, reply};
 
 /// A sidecar on Redis whose first call is never answered and given up soon.

@@ -17,73 +17,66 @@ fn first_then_fine(first: impl Fn() -> Vec<Act> + Send + Sync + 'static) -> Upst
     })
 }
 
-fn put(addr: std::net::SocketAddr, key: &str) -> client::Answer {
+fn sends(addr: std::net::SocketAddr, method: &str) -> client::Answer {
     client::send(
         addr,
-        &request("PUT", "/thing", &[("Idempotency-Key", key)], "x"),
+        &request(method, "/thing", &[("Idempotency-Key", "k")], "x"),
     )
 }
 
 #[test]
-fn an_upstream_that_dies_after_the_request_leaves_a_post_held() {
-    let coded = b"HTTP/1.1 201 X\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+fn an_upstream_that_dies_after_the_request_leaves_a_post_or_patch_held() {
     let half = b"HTTP/1.1 201 X\r\nContent-Length: 10\r\n\r\nhalf".to_vec();
-    for (name, act, code) in [
-        ("close", vec![Act::Close], "upstream_connection_lost"),
-        ("reset", vec![Act::Reset], "upstream_connection_lost"),
-        (
-            "truncated",
-            vec![Act::Send(half), Act::Close],
-            "upstream_connection_lost",
-        ),
-        (
-            "coded",
-            vec![Act::Send(coded.to_vec())],
-            "upstream_bad_response",
-        ),
-        (
-            "garbage",
-            vec![Act::Send(b"nonsense\r\n\r\n".to_vec()), Act::Close],
-            "upstream_bad_response",
-        ),
+    let cut = vec![Act::Send(half), Act::Close];
+    let garbage = vec![Act::Send(b"nonsense\r\n\r\n".to_vec()), Act::Close];
+    let coded = b"HTTP/1.1 201 X\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+    let coded = vec![Act::Send(coded.to_vec())];
+    let (lost, bad) = ("upstream_connection_lost", "upstream_bad_response");
+    for (method, act, code) in [
+        ("POST", vec![Act::Close], lost),
+        ("PATCH", vec![Act::Close], lost),
+        ("POST", vec![Act::Reset], lost),
+        ("PATCH", cut.clone(), lost),
+        ("POST", cut, lost),
+        ("POST", garbage, bad),
+        ("POST", coded, bad),
     ] {
         let upstream = first_then_fine(move || act.clone());
         let sidecar = sidecar(upstream.addr, "");
-        let first = pay(sidecar.addr, "k", "x");
-        assert_eq!((first.status, first.code().as_str()), (502, code), "{name}");
+        let first = sends(sidecar.addr, method);
+        assert_eq!((first.status, first.code().as_str()), (502, code));
         assert_eq!(first.json()["outcome"], "unknown");
-        let again = pay(sidecar.addr, "k", "x");
-        assert_eq!((again.status, again.code().as_str()), (502, code), "{name}");
+        let again = sends(sidecar.addr, method);
+        assert_eq!((again.status, again.code().as_str()), (502, code));
         assert_eq!(again.json()["retryable"], false);
         assert!(again.json()["detail"].as_str().unwrap().contains("new key"));
-        assert_eq!(upstream.calls(), 1, "{name}");
+        assert_eq!(upstream.calls(), 1, "{method}");
         sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
     }
 }
 
 #[test]
-fn a_put_whose_outcome_is_unknown_runs_again_as_attempt_2() {
-    let upstream = first_then_fine(|| vec![Act::Close]);
-    let sidecar = sidecar(upstream.addr, "");
-    let first = put(sidecar.addr, "k");
-    assert_eq!(first.code(), "upstream_connection_lost");
-    assert_eq!(first.json()["retryable"], true);
-    assert_eq!(put(sidecar.addr, "k").text(), "fine");
-    assert!(put(sidecar.addr, "k").is_replay());
-    let attempts: Vec<_> = upstream
-        .seen()
-        .iter()
-        .map(|seen| seen.header("idempotency-attempt").unwrap().to_owned())
-        .collect();
-    assert_eq!(attempts, ["1", "2"]);
+fn a_put_or_delete_whose_outcome_is_unknown_runs_again_as_attempt_2() {
+    for method in ["PUT", "DELETE"] {
+        let upstream = first_then_fine(|| vec![Act::Close]);
+        let sidecar = sidecar(upstream.addr, "");
+        let first = sends(sidecar.addr, method);
+        assert_eq!(first.code(), "upstream_connection_lost", "{method}");
+        assert_eq!(first.json()["retryable"], true);
+        assert_eq!(sends(sidecar.addr, method).text(), "fine");
+        assert!(sends(sidecar.addr, method).is_replay());
+        let attempts: Vec<_> = upstream
+            .seen()
+            .iter()
+            .map(|seen| seen.header("idempotency-attempt").unwrap().to_owned())
+            .collect();
+        assert_eq!(attempts, ["1", "2"], "{method}");
+    }
 }
 
 #[test]
 fn a_slow_answer_is_504_for_the_client_and_replayed_when_it_came() {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream =
-        Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), reply(201, &[], "late")]);
+    let (gate, upstream) = Upstream::gated_with("late");
     let tables = Tables {
         upstream: "answer_within = \"300ms\"",
         ..Tables::default()
@@ -298,10 +291,7 @@ fn a_client_that_reads_nothing_does_not_hold_the_upstream() {
 
 #[test]
 fn more_exchanges_than_allowed_are_refused_before_the_claim() {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream =
-        Upstream::start(move |_, _| vec![Act::Wait(hold.clone()), reply(201, &[], "ok")]);
+    let (gate, upstream) = Upstream::gated_with("ok");
     let tables = Tables {
         upstream: "max_exchanges = 1",
         ..Tables::default()

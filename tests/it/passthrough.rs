@@ -282,3 +282,28 @@ fn a_client_is_not_blamed_for_an_upstream_that_is_slow_to_accept() {
     assert_eq!(client.answer().unwrap().text(), "done");
     assert_eq!(upstream.seen()[0].body, b"body");
 }
+
+#[test]
+fn an_upload_may_take_longer_than_an_answer() {
+    let upstream = Upstream::start(|request, _| match request.target.as_str() {
+        "/up" => vec![reply(201, &[], "whole")],
+        _ => vec![Act::Hang],
+    });
+    let tables = Tables {
+        upstream: "answer_within = \"400ms\"",
+        rest: "[policy]\nmode = \"off\"",
+        ..Default::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    for (target, status) in [("/up", 201), ("/silent", 504)] {
+        let mut client = Client::connect(sidecar.addr);
+        let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\n");
+        client.write(head.as_bytes());
+        for _ in 0..8 {
+            thread::sleep(std::time::Duration::from_millis(100));
+            client.try_write(b"x");
+        }
+        assert_eq!(client.answer().unwrap().status, status, "{target}");
+    }
+    assert_eq!(upstream.calls(), 2);
+}

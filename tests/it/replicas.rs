@@ -4,31 +4,17 @@
 use std::collections::HashSet;
 use std::thread;
 
+use crate::crashes::{assert_held_and_run_again, begin_one_of_each, killed_owner_upstream};
 use crate::support::client::{self, Client, pay, request};
 use crate::support::eventually;
 use crate::support::redis::Redis;
-use crate::support::sidecar::{Plan, Sidecar, Tables};
+use crate::support::sidecar::{Sidecar, on_redis};
 use crate::support::upstream::{Act, Gate, Upstream, reply};
 
 /// Two replicas in front of `upstream`.
 fn two(redis: &Redis, upstream: &Upstream, rest: &str) -> [Sidecar; 2] {
-    let url = redis.url();
-    let tables = Tables {
-        store_url: Some(&url),
-        rest,
-        ..Tables::default()
-    };
-    let plan = Plan::new(upstream.addr, &tables);
+    let plan = on_redis(upstream.addr, redis, rest);
     [plan.start(), plan.start()]
-}
-
-fn gated() -> (Gate, Upstream) {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream = Upstream::start(move |_, n| {
-        vec![Act::Wait(hold.clone()), reply(201, &[], &format!("n={n}"))]
-    });
-    (gate, upstream)
 }
 
 fn waiting(pair: &[Sidecar; 2]) -> u64 {
@@ -42,7 +28,7 @@ fn two_hundred_over_two_replicas_are_one_execution_and_equal_answers() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(&redis, &upstream, "");
     let addrs = [pair[0].addr, pair[1].addr];
     let tries: Vec<_> = (0..200)
@@ -71,7 +57,7 @@ fn with_mixed_bodies_over_two_replicas_the_losers_get_422() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(&redis, &upstream, "");
     let addrs = [pair[0].addr, pair[1].addr];
     let tries: Vec<_> = (0..200)
@@ -104,7 +90,7 @@ fn a_waiter_at_the_other_replica_is_woken_and_not_only_swept() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(&redis, &upstream, "");
     let first = pair[0].addr;
     let first = thread::spawn(move || pay(first, "k", "x"));
@@ -123,35 +109,13 @@ fn an_owner_killed_while_the_upstream_works_leaves_a_post_held_and_a_put_to_run_
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let upstream = Upstream::start(move |_, n| match n {
-        1 | 2 => vec![Act::Wait(hold.clone())],
-        _ => vec![reply(200, &[], "again")],
-    });
+    let (gate, upstream) = killed_owner_upstream();
     let mut pair = two(&redis, &upstream, "[policy]\nlease = \"600ms\"");
-    let mut clients = Vec::new();
-    for (method, key) in [("POST", "post"), ("PUT", "put")] {
-        let mut client = Client::connect(pair[0].addr);
-        client.write(&request(method, "/pay", &[("Idempotency-Key", key)], "x"));
-        clients.push(client);
-    }
-    upstream.wait_calls(2);
+    let clients = begin_one_of_each(pair[0].addr, &upstream);
     pair[0].kill();
-    let post = pay(pair[1].addr, "post", "x");
-    assert_eq!(
-        (post.status, post.code().as_str()),
-        (502, "idempotency_outcome_unknown")
-    );
-    assert_eq!(
-        pay(pair[1].addr, "post", "x").code(),
-        "idempotency_outcome_unknown"
-    );
-    let put = request("PUT", "/pay", &[("Idempotency-Key", "put")], "x");
-    assert_eq!(client::send(pair[1].addr, &put).text(), "again");
-    assert_eq!(upstream.seen()[2].header("idempotency-attempt"), Some("2"));
-    assert_eq!(upstream.calls(), 3);
+    assert_held_and_run_again(pair[1].addr, &upstream);
     gate.open();
+    drop(clients);
 }
 
 #[test]
@@ -232,7 +196,7 @@ fn a_frozen_owner_of_a_held_post_repairs_its_record_when_it_comes_back() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(&redis, &upstream, "[policy]\nlease = \"600ms\"");
     let mut frozen = Client::connect(pair[0].addr);
     frozen.write(&request("POST", "/pay", &[("Idempotency-Key", "k")], "x"));
@@ -255,7 +219,7 @@ fn the_lease_of_a_long_exchange_is_renewed() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (gate, upstream) = gated();
+    let (gate, upstream) = Upstream::gated();
     let pair = two(
         &redis,
         &upstream,

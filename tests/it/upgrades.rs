@@ -64,7 +64,7 @@ fn a_websocket_gets_through_and_outlives_the_clocks_of_http() {
     sidecar.wait_metric("retrysafe_tunnels", |open| open == 1);
     // Longer than any clock: another connection is idle for as long, and is closed.
     let mut idle = Client::connect(sidecar.addr);
-    assert!(idle.is_closed_within(crate::support::sidecar::PATIENCE));
+    assert!(idle.is_closed_within(crate::support::PATIENCE));
     for text in ["one", "two"] {
         stream.write_all(text.as_bytes()).unwrap();
         client::fill_until(&mut stream, &mut buffer, text.as_bytes()).unwrap();

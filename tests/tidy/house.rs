@@ -177,8 +177,10 @@ fn nothing_is_left_undone_or_skipped() {
 
 #[test]
 fn no_file_names_the_machine_it_was_written_on() {
-    // Folders of a machine, and settings that send a package manager elsewhere.
+    // Folders of a machine, settings that send a package manager elsewhere, papers nobody else has.
     let words = [
+        concat!("seed", " lesson"),
+        concat!("DESIGN", "'s words"),
         concat!("/ro", "ot/"),
         concat!("/wo", "rk/"),
         concat!("/ho", "me/"),

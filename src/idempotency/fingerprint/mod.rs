@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, Method};
 use sha2::{Digest, Sha256};
 
-use super::headers::METHOD_OVERRIDES;
+use super::headers::is_method_override;
 use super::json;
 use super::policy::{BodyMode, FingerprintPolicy};
 
@@ -260,16 +260,19 @@ fn field(headers: &HeaderMap, name: &HeaderName) -> Option<[u8; 32]> {
 }
 
 fn overrides(headers: &HeaderMap) -> Option<[u8; 32]> {
+    let mut names: Vec<_> = headers
+        .keys()
+        .filter(|name| is_method_override(name.as_str()))
+        .collect();
+    names.sort_unstable_by_key(|name| name.as_str());
     let mut framed = Framed::new();
-    let mut any = false;
-    for name in METHOD_OVERRIDES {
-        for value in headers.get_all(name) {
-            any = true;
-            framed.push(name.as_bytes());
+    for name in &names {
+        for value in headers.get_all(*name) {
+            framed.push(name.as_str().as_bytes());
             framed.push(value.as_bytes());
         }
     }
-    any.then(|| framed.finish())
+    (!names.is_empty()).then(|| framed.finish())
 }
 
 fn sha(bytes: &[u8]) -> [u8; 32] {

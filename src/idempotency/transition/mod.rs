@@ -3,7 +3,7 @@
 //! One pure, total function. The memory and file stores run it inside their lock or transaction;
 //! the Redis scripts say the same thing and are tested against it step by step.
 //!
-//! Laws (DESIGN's words, `docs/protocol.md` explains them):
+//! Laws (`docs/protocol.md` explains them):
 //! 1. Atomic, decided by owner token, repeatable. For one owner a record only moves forward: in
 //!    flight, unresolved, then completed or failed. A repeated or overtaken operation of that owner
 //!    changes nothing and answers as it did.

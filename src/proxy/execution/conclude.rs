@@ -175,6 +175,8 @@ impl Exchange {
             return;
         }
         let Self { job, keeper, .. } = self;
+        // A renewal may have said so before; one lease is lost once.
+        let known_lost = keeper.lease_lost;
         let settling = keeper.lease.settle(state, ttl);
         match settling.attempt().await {
             Ok(Settled::Stored { reasserted }) => {
@@ -184,7 +186,8 @@ impl Exchange {
                 proxy.tell_waiters(job.key, &settling);
             }
             Ok(Settled::LeaseLost) => {
-                proxy.shared.metrics.leases_lost.inc();
+                let newly = u64::from(!known_lost);
+                proxy.shared.metrics.leases_lost.inc_by(newly);
                 tracing::warn!(event = "lease_lost", key = %job.key.short());
                 recipient.lost(&proxy, job.key, owed).await;
             }
@@ -196,7 +199,7 @@ impl Exchange {
                     "unprotected"
                 };
                 recipient.deliver(owed, Some(mark)).await;
-                confirm(&proxy, job.key, settling, error).await;
+                confirm(&proxy, job.key, settling, error, known_lost).await;
             }
         }
     }

@@ -86,15 +86,18 @@ impl Recipient {
             }
             _ => None,
         };
-        if let (Some(found), Some(reply)) = (found, self.reply.take()) {
-            return answer(reply, found);
+        if let Some(found) = found {
+            if let Some(reply) = self.reply.take() {
+                answer(reply, found);
+            }
+            return;
         }
         self.deliver(owed, Some("superseded")).await;
     }
 
     fn superseded(mut self, held: Held, owed: Owed) {
-        let own = self.due(owed, Some("superseded")).map(Box::new);
-        if let (Some(own), Some(reply)) = (own, self.reply.take()) {
+        if let (Some(own), Some(reply)) = (self.due(owed, Some("superseded")), self.reply.take()) {
+            let own = Box::new(own);
             answer(reply, Reply::Superseded { held, own });
         }
     }

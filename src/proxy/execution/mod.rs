@@ -18,6 +18,8 @@ mod deliver;
 mod exchange;
 mod keeper;
 mod retries;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

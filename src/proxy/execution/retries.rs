@@ -21,12 +21,14 @@ use crate::telemetry::metrics::Label;
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Goes on settling in the background until the store confirms (R20, R22).
+/// Goes on settling in the background until the store confirms (R20, R22). `known_lost`: a renewal
+/// said already that the lease is lost, and it was counted.
 pub(super) async fn confirm(
     proxy: &Arc<Proxy>,
     key: RecordKey,
     mut settling: Settling,
     mut error: StoreError,
+    known_lost: bool,
 ) {
     let mut retries = Retries::new(proxy);
     let held = give_up_body(proxy, &mut settling);
@@ -48,7 +50,8 @@ pub(super) async fn confirm(
                 return proxy.tell_waiters(key, &settling);
             }
             Ok(Settled::LeaseLost) => {
-                proxy.shared.metrics.leases_lost.inc();
+                let newly = u64::from(!known_lost);
+                proxy.shared.metrics.leases_lost.inc_by(newly);
                 return;
             }
             Err(again) => error = again,

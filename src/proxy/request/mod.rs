@@ -13,7 +13,7 @@ use http::uri::Authority;
 use http::{HeaderName, Method, Version};
 use ipnet::IpNet;
 
-use crate::idempotency::headers::{METHOD_OVERRIDES, forbidden_nomination};
+use crate::idempotency::headers::{forbidden_nomination, is_method_override};
 use crate::idempotency::policy::{Policy, ScopePart, covered_methods};
 use crate::idempotency::scope::ScopeValue;
 use crate::proxy::problem::{Code, Problem};
@@ -190,9 +190,9 @@ pub(super) fn nominations(headers: &HeaderMap, policy: &Policy) -> Result<(), Pr
 
 /// R27: a covered path may not be reached by an override of an uncovered method.
 pub(super) fn no_method_override(headers: &HeaderMap) -> Result<(), Problem> {
-    match METHOD_OVERRIDES
-        .iter()
-        .find(|name| headers.contains_key(**name))
+    match headers
+        .keys()
+        .find(|name| is_method_override(name.as_str()))
     {
         None => Ok(()),
         Some(name) => Err(Problem::malformed(format!(

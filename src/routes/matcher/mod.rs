@@ -7,7 +7,7 @@ use http::Method;
 use thiserror::Error;
 
 use crate::idempotency::Policy;
-use crate::routes::path::{normalise, raw_segments};
+use crate::routes::path::{loosely, normalise, raw_segments};
 use crate::routes::{Route, RouteSettings};
 
 /// All routes and the policy of requests that none matches.
@@ -108,7 +108,13 @@ impl Routes {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let route = self.best(&host, &normalised.segments, Some(method));
         let raw = self.best(&host, &raw_segments(path), Some(method));
-        let ambiguous = (!Arc::ptr_eq(&route, &raw)).then_some(raw);
+        let mut readings = vec![raw];
+        if normalised.suspicious {
+            readings.push(self.best(&host, &loosely(path), Some(method)));
+        }
+        let ambiguous = readings
+            .into_iter()
+            .find(|reading| !Arc::ptr_eq(&route, reading));
         Matched {
             route,
             ambiguous,

@@ -111,6 +111,23 @@ fn raw_and_normalised_paths_that_match_differently_are_seen() {
 }
 
 #[test]
+fn a_path_that_some_upstreams_read_as_a_covered_one_is_seen() {
+    let routes = routes(vec![route("orders", None, "/v1/orders", None)]);
+    for path in [
+        "/v1%2Forders",
+        "/v1%2f%2e/orders",
+        "/v1%5corders",
+        "/v1\\orders",
+    ] {
+        let matched = routes.find("h", path, &Method::POST);
+        assert_eq!(matched.route.name, "default", "{path}");
+        assert_eq!(matched.ambiguous.unwrap().name, "orders", "{path}");
+    }
+    let elsewhere = routes.find("h", "/files/a%2Fb", &Method::POST);
+    assert!(elsewhere.ambiguous.is_none() && elsewhere.suspicious);
+}
+
+#[test]
 fn patterns_that_are_none_are_refused() {
     for path in [
         "v1",

@@ -5,7 +5,9 @@
 //!
 //! Deliberately absent: what is in the file (`tables.rs`).
 
+use std::collections::hash_map::RandomState;
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -78,7 +80,9 @@ fn create(path: &Path) -> Result<(), DatabaseError> {
 
 fn draft(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
+    // Random: in two containers with one volume both processes may have number 1.
+    let random = RandomState::new().build_hasher().finish();
+    name.push(format!(".{random:016x}.new"));
     name.into()
 }
 

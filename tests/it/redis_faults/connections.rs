@@ -6,7 +6,7 @@ use std::time::Duration;
 use retrysafe::store::{Delivery, OpenError, RedisStores, StoreErrorKind};
 use tokio::task::JoinSet;
 
-use super::{Bench, apply, assert_refused, eventually, key, with_url};
+use super::{Bench, apply, assert_refused, in_time, key, with_url};
 use crate::store_contract::operations::*;
 use crate::support::redis::{Redis, settings, stores};
 
@@ -18,7 +18,7 @@ async fn killed_connections_are_made_again() {
     for number in 1..=5 {
         bench.server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
         // The loss may be met by a command under way; every operation may be sent again.
-        eventually("a claim gets through", async || {
+        in_time("a claim gets through", async || {
             match bench.apply(number, claim('a')).await {
                 Ok(said) => said == "acquired 1",
                 Err(error) => {
@@ -38,7 +38,7 @@ async fn an_idle_connection_that_was_closed_costs_nobody_an_error() {
     };
     for number in 1..=5 {
         bench.server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        eventually("the loss is known", async || {
+        in_time("the loss is known", async || {
             format!("{:?}", bench.store).contains("Ended")
         })
         .await;
@@ -74,7 +74,7 @@ async fn without_a_server_nothing_was_sent() {
         return;
     };
     bench.server.kill();
-    eventually("the loss is noticed", async || {
+    in_time("the loss is noticed", async || {
         bench.error(1, claim('a')).await.delivery == Delivery::NotSent
     })
     .await;
@@ -95,7 +95,7 @@ async fn a_connection_lost_under_a_command_leaves_it_open() {
         let store = Arc::clone(&bench.store);
         tokio::spawn(async move { store.apply(key(1), claim('a')).await })
     };
-    eventually("the server holds the command", async || {
+    in_time("the server holds the command", async || {
         bench.server.clients().contains("cmd=set ")
     })
     .await;
@@ -113,12 +113,12 @@ async fn a_reply_that_comes_too_late_leaves_it_open() {
     let store = bench.impatient(Duration::from_millis(200));
     store.ping().await.unwrap();
     let _sleeping = bench.server.send(&["DEBUG", "SLEEP", "1"]);
-    eventually("the server sleeps", async || store.ping().await.is_err()).await;
+    in_time("the server sleeps", async || store.ping().await.is_err()).await;
     let error = apply(&store, 1, claim('a')).await.unwrap_err();
     assert_eq!(error.kind, StoreErrorKind::Timeout, "{error}");
     assert_eq!(error.delivery, Delivery::MaybeSent);
     // It was written, so the server carries it out once it wakes; its owner gets it all the same.
-    eventually(
+    in_time(
         "the claim is there",
         async || matches!(apply(&store, 1, read()).await, Ok(said) if said == "held in_flight a1"),
     )
@@ -148,7 +148,7 @@ async fn a_server_that_stands_still_is_left_and_found_again() {
         "{error}"
     );
     bench.server.resume();
-    eventually("it is found again", async || store.ping().await.is_ok()).await;
+    in_time("it is found again", async || store.ping().await.is_ok()).await;
 }
 
 #[tokio::test]

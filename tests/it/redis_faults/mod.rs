@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use retrysafe::idempotency::{Operation, Outcome, RecordKey};
 use retrysafe::store::{RedisStores, Settings, Store, StoreError, StoreErrorKind, StoreUrl};
-use tokio::time::Instant;
 
 use crate::store_contract::operations::words;
-use crate::support::redis::{Flavour, PATIENCE, Redis, settings, stores};
+use crate::support::in_time;
+use crate::support::redis::{Flavour, Redis, settings, stores};
 
 /// A server and a handle that has talked to it.
 struct Bench {
@@ -97,15 +97,6 @@ fn key(number: u8) -> RecordKey {
 /// The server's own name for it.
 fn name(number: u8) -> String {
     format!("test:{}", key(number))
-}
-
-/// Looks again until it holds, while the connections' own tasks go on.
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "in time: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 fn with_url(server: &Redis, url: String) -> Settings {

@@ -3,7 +3,7 @@
 
 use retrysafe::store::StoreErrorKind;
 
-use super::{Bench, apply, eventually, key, name};
+use super::{Bench, apply, in_time, key, name};
 use crate::store_contract::operations::*;
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn a_claim_and_its_abandon_may_overtake_each_other() {
 /// Waits until the paused server has got that many commands it may not carry out yet. It will do
 /// so in the order in which they came.
 async fn held_back(bench: &Bench, commands: usize) {
-    eventually("the server holds the commands", async || {
+    in_time("the server holds the commands", async || {
         let clients = bench.server.clients();
         clients.matches("flags=b").count() == commands
     })

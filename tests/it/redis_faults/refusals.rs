@@ -3,9 +3,9 @@
 
 use retrysafe::store::{Delivery, StoreErrorKind};
 
-use super::{Bench, apply, assert_refused, eventually, key};
+use super::{Bench, apply, assert_refused, in_time, key};
 use crate::store_contract::operations::*;
-use crate::support::redis::until;
+use crate::support::eventually;
 
 /// Key 1 completed, 2 in flight, 3 unresolved; 9 is free.
 async fn prepared(arguments: &[&str]) -> Option<Bench> {
@@ -78,7 +78,7 @@ async fn a_server_that_cannot_save_replays_and_does_nothing_else() {
     bench.config("save", "3600 1");
     std::fs::remove_dir_all(bench.server.folder()).unwrap();
     bench.server.cli(&["BGSAVE"]);
-    until("the snapshot fails", || {
+    eventually("the snapshot fails", || {
         bench.server.info("rdb_last_bgsave_status") == "err"
     });
     assert_replays_only(&bench, StoreErrorKind::Refused, "MISCONF").await;
@@ -108,7 +108,7 @@ async fn a_busy_server_refuses_everything_for_as_long() {
         return;
     };
     let _looping = bench.server.send(&["EVAL", "while true do end", "0"]);
-    until("the script is too slow", || {
+    eventually("the script is too slow", || {
         let said = bench.server.cli(&["PING"]);
         matches!(said, redis::Value::ServerError(error) if error.code() == "BUSY")
     });
@@ -121,7 +121,7 @@ async fn a_busy_server_refuses_everything_for_as_long() {
     let fresh = bench.stores.handle();
     assert_refused(&apply(&fresh, 9, claim('b')).await.unwrap_err(), "BUSY");
     bench.server.cli(&["SCRIPT", "KILL"]);
-    eventually("the script ends", async || bench.store.ping().await.is_ok()).await;
+    in_time("the script ends", async || bench.store.ping().await.is_ok()).await;
     assert_eq!(bench.says(9, claim('b')).await, "acquired 1");
 }
 
@@ -143,7 +143,7 @@ async fn a_server_that_is_loading_refuses_until_it_has_loaded() {
     let error = apply(&store, 1, claim('b')).await.unwrap_err();
     assert_refused(&error, "LOADING");
     bench.config("key-load-delay", "0");
-    eventually("it has loaded", async || store.ping().await.is_ok()).await;
+    in_time("it has loaded", async || store.ping().await.is_ok()).await;
     let replay = apply(&store, 1, claim('b')).await.unwrap();
     assert_eq!(replay, "held completed a1");
     assert_eq!(apply(&store, 9, claim('b')).await.unwrap(), "acquired 1");

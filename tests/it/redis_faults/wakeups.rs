@@ -7,7 +7,7 @@ use redis::Value;
 use retrysafe::store::{Delivery, RedisStores, Settings, Store, StoreErrorKind, Wake};
 use tokio::task::JoinSet;
 
-use super::{Bench, eventually, key};
+use super::{Bench, in_time, key};
 use crate::store_contract::operations::*;
 use crate::support::redis::{Redis, settings};
 
@@ -42,7 +42,7 @@ impl Waiter {
     }
 
     async fn hears(&self, wake: Wake) {
-        eventually("it hears", async || self.times(wake) > 0).await;
+        in_time("it hears", async || self.times(wake) > 0).await;
     }
 }
 
@@ -101,7 +101,7 @@ async fn listeners_are_counted_and_leave_nothing_behind() {
     assert_eq!(subscribers(&bench.server, 1), 1);
     waiter.store.unlisten(key(1));
     waiter.store.unlisten(key(2));
-    eventually("nothing is left", async || {
+    in_time("nothing is left", async || {
         subscribers(&bench.server, 1) + subscribers(&bench.server, 2) == 0
     })
     .await;
@@ -148,7 +148,7 @@ async fn after_a_lost_subscription_everybody_looks() {
 
     bench.server.kill();
     bench.server.restart(&[]);
-    eventually("a second time", async || waiter.times(Wake::All) == 2).await;
+    in_time("a second time", async || waiter.times(Wake::All) == 2).await;
     assert_eq!(subscribers(&bench.server, 1), 1);
 }
 
@@ -170,7 +170,7 @@ async fn a_listen_that_failed_or_was_dropped_never_began() {
         () = std::future::ready(()) => {}
     }
     bench.server.restart(&[]);
-    eventually("a subscription works", async || {
+    in_time("a subscription works", async || {
         waiter.store.listen(key(3)).await.is_ok()
     })
     .await;

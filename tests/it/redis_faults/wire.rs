@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, TcpStream};
 
 use super::Bench;
 use crate::store_contract::operations::*;
-use crate::support::redis::{PATIENCE, Redis};
+use crate::support::PATIENCE;
+use crate::support::redis::Redis;
 
 /// A connection that is told of every command.
 struct Monitor {

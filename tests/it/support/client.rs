@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::sidecar::PATIENCE;
+use super::PATIENCE;
 
 /// An answer as it came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

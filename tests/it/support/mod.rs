@@ -1,22 +1,31 @@
 //! Builders that start real servers on free loopback ports and return where they are bound.
 
-// Each module of the binary uses the part it needs.
-#![allow(dead_code)]
-
 pub mod client;
+pub mod redis;
 pub mod sidecar;
 pub mod upstream;
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
-use sidecar::PATIENCE;
+/// How long anything in a test may take before it counts as never.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Looks until something is so. For what another process does, which gives no sign of its own.
 pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is() {
         assert!(Instant::now() < until, "{what}: never");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
-pub(crate) mod redis;
+
+/// The same while the tasks of this runtime go on.
+pub async fn in_time(what: &str, mut is: impl AsyncFnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is().await {
+        assert!(Instant::now() < until, "{what}: never");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -11,12 +11,11 @@ use redis::{Client, Connection, Value};
 use retrysafe::store::{RedisStores, Settings, StoreUrl, WakeFn};
 use tokio::time::Instant;
 
-/// How long a server may take for anything before a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+use super::{PATIENCE, eventually};
 
 /// Which server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flavour {
+pub enum Flavour {
     /// The `redis-server` in the path.
     Installed,
     /// The one that `RETRYSAFE_TEST_REDIS62` names.
@@ -34,7 +33,7 @@ impl Flavour {
         };
         let named = std::env::var_os(variable).filter(|path| !path.is_empty());
         if named.is_none() {
-            eprintln!("skipped: {variable} names no server");
+            skipped(&format!("{variable} names no server (tests/run sets it)"));
         }
         named.map(PathBuf::from)
     }
@@ -46,18 +45,21 @@ fn installed() -> Option<PathBuf> {
         .map(|folder| folder.join("redis-server"))
         .find(|binary| binary.exists());
     if found.is_none() {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "redis-server is not installed, and in CI nothing is skipped: apt-get install redis-server"
-        );
-        eprintln!("skipped: redis-server is not installed");
+        skipped("redis-server is not installed (apt-get install redis-server)");
     }
     found
 }
 
+/// Says that a test does nothing here; in CI that is a failure.
+fn skipped(why: &str) {
+    let in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
+    assert!(!in_ci, "{why}, and in CI nothing is skipped");
+    eprintln!("skipped: {why}");
+}
+
 /// A running server.
 #[derive(Debug)]
-pub(crate) struct Redis {
+pub struct Redis {
     binary: PathBuf,
     folder: tempfile::TempDir,
     port: u16,
@@ -67,11 +69,11 @@ pub(crate) struct Redis {
 
 impl Redis {
     /// The installed server with these arguments; `None`, and a line that says so, without one.
-    pub(crate) fn start(arguments: &[&str]) -> Option<Self> {
+    pub fn start(arguments: &[&str]) -> Option<Self> {
         Self::start_flavour(Flavour::Installed, arguments)
     }
 
-    pub(crate) fn start_flavour(flavour: Flavour, arguments: &[&str]) -> Option<Self> {
+    pub fn start_flavour(flavour: Flavour, arguments: &[&str]) -> Option<Self> {
         let binary = flavour.binary()?;
         let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
         let deadline = Instant::now() + PATIENCE;
@@ -98,25 +100,25 @@ impl Redis {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// Sends one command over a connection of its own and answers the reply, which may be an error.
-    pub(crate) fn cli(&self, command: &[&str]) -> Value {
+    pub fn cli(&self, command: &[&str]) -> Value {
         self.try_cli(command).expect("the server replies")
     }
 
     /// Sends one command and does not wait for it; the connection lives as long as the answer.
-    pub(crate) fn send(&self, command: &[&str]) -> TcpStream {
+    pub fn send(&self, command: &[&str]) -> TcpStream {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
         let packed = redis::Cmd::new().arg(command).get_packed_command();
         stream.write_all(&packed).unwrap();
@@ -137,7 +139,7 @@ impl Redis {
     }
 
     /// One field of `INFO`.
-    pub(crate) fn info(&self, field: &str) -> String {
+    pub fn info(&self, field: &str) -> String {
         let Value::BulkString(text) = self.cli(&["INFO", "everything"]) else {
             panic!("INFO answers text");
         };
@@ -149,8 +151,30 @@ impl Redis {
             .unwrap_or_default()
     }
 
+    /// The names of all records.
+    pub fn records(&self) -> Vec<String> {
+        let Value::Array(keys) = self.cli(&["KEYS", "retrysafe:*"]) else {
+            panic!("KEYS answers a list");
+        };
+        let name = |key| match key {
+            Value::BulkString(key) => String::from_utf8(key).unwrap(),
+            other => panic!("{other:?} is no name"),
+        };
+        keys.into_iter().map(name).collect()
+    }
+
+    /// How long the only record is still kept.
+    pub fn kept_for(&self) -> Duration {
+        let records = self.records();
+        assert_eq!(records.len(), 1, "{records:?}");
+        let Value::Int(left) = self.cli(&["PTTL", &records[0]]) else {
+            panic!("PTTL answers a number");
+        };
+        Duration::from_millis(left.try_into().expect("it has an end"))
+    }
+
     /// `CLIENT LIST`, a line for each.
-    pub(crate) fn clients(&self) -> String {
+    pub fn clients(&self) -> String {
         let Value::BulkString(list) = self.cli(&["CLIENT", "LIST"]) else {
             panic!("a list of clients");
         };
@@ -158,21 +182,21 @@ impl Redis {
     }
 
     /// Kills it as `kill -9` does.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
     /// Starts it again on the same port over the same folder, and waits until it answers.
-    pub(crate) fn restart(&mut self, more: &[&str]) {
+    pub fn restart(&mut self, more: &[&str]) {
         self.spawn_again(more);
         assert!(self.came_up(), "it starts again");
     }
 
     /// Starts it again and waits only until it accepts connections: it may still be loading.
-    pub(crate) fn restart_loading(&mut self, more: &[&str]) {
+    pub fn restart_loading(&mut self, more: &[&str]) {
         self.spawn_again(more);
-        until("it accepts connections", || {
+        eventually("it accepts connections", || {
             TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok()
         });
     }
@@ -184,12 +208,12 @@ impl Redis {
     }
 
     /// Stops its process from running, without ending it.
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.signal("-STOP");
     }
 
     /// Lets it go on.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.signal("-CONT");
     }
 
@@ -244,17 +268,8 @@ fn spawn(binary: &Path, folder: &Path, port: u16, arguments: &[String]) -> Child
         .unwrap()
 }
 
-/// Looks again until it holds; a test that waits for a server waits like this.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "in time: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Settings for this server, with a deadline that no healthy server misses.
-pub(crate) fn settings(server: &Redis) -> Settings {
+pub fn settings(server: &Redis) -> Settings {
     Settings {
         url: StoreUrl::Redis(server.url()),
         namespace: "test".to_owned(),
@@ -266,7 +281,7 @@ pub(crate) fn settings(server: &Redis) -> Settings {
 }
 
 /// A store on this server that wakes nobody.
-pub(crate) fn stores(server: &Redis) -> RedisStores {
+pub fn stores(server: &Redis) -> RedisStores {
     let nobody: WakeFn = Arc::new(|_| {});
     RedisStores::new(&settings(server), nobody).unwrap()
 }

@@ -3,15 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-/// How long anything in a test may take before it counts as never.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use super::redis::Redis;
+use super::{PATIENCE, eventually};
 
 /// What a sidecar is started with.
 #[derive(Debug, Clone)]
@@ -139,6 +138,16 @@ impl Plan {
     }
 }
 
+/// One command of the binary, run in `folder` to its end.
+pub fn retrysafe(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_retrysafe"))
+        .args(args)
+        .current_dir(folder)
+        .env_remove("RETRYSAFE_CONFIG")
+        .output()
+        .unwrap()
+}
+
 /// Lines of TOML for each table of a [`Plan`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tables<'a> {
@@ -148,6 +157,17 @@ pub struct Tables<'a> {
     pub store_url: Option<&'a str>,
     /// `[policy]`, `[[route]]` and whatever else.
     pub rest: &'a str,
+}
+
+/// In front of `upstream` on this Redis, with `rest` as further tables.
+pub fn on_redis(upstream: SocketAddr, redis: &Redis, rest: &str) -> Plan {
+    let url = redis.url();
+    let tables = Tables {
+        store_url: Some(&url),
+        rest,
+        ..Tables::default()
+    };
+    Plan::new(upstream, &tables)
 }
 
 /// In front of `upstream` on the file store, with `rest` as further tables.
@@ -222,11 +242,11 @@ impl Sidecar {
 
     /// Waits until a sample has a value that `is` accepts.
     pub fn wait_metric(&self, name: &str, is: impl Fn(u64) -> bool) {
-        super::eventually(&format!("metric {name}"), || is(self.metric(name)));
+        eventually(&format!("metric {name}"), || is(self.metric(name)));
     }
 
     fn wait_ready(&self) {
-        super::eventually("ready", || {
+        eventually("ready", || {
             super::client::get(self.health, "/readyz").status == 200
         });
     }
@@ -295,7 +315,7 @@ impl Lines {
 
 fn wait_exit(child: &mut Child) -> ExitStatus {
     let mut ended = None;
-    super::eventually("exit", || {
+    eventually("exit", || {
         ended = child.try_wait().unwrap();
         ended.is_some()
     });

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use super::sidecar::PATIENCE;
+use super::PATIENCE;
 
 /// A request as the upstream got it, head and body.
 #[derive(Debug, Clone, Default)]
@@ -183,6 +183,24 @@ impl Upstream {
         Self::start(|_, n| vec![reply(201, &[], &format!("{{\"n\":{n}}}"))])
     }
 
+    /// Answers `n=N` with 201 once the gate is open, N being the execution's number.
+    pub fn gated() -> (Gate, Self) {
+        Self::behind_gate(|n| reply(201, &[], &format!("n={n}")))
+    }
+
+    /// Answers `body` with 201 once the gate is open.
+    pub fn gated_with(body: &str) -> (Gate, Self) {
+        let answer = reply(201, &[], body);
+        Self::behind_gate(move |_| answer.clone())
+    }
+
+    fn behind_gate(answer: impl Fn(usize) -> Act + Send + Sync + 'static) -> (Gate, Self) {
+        let gate = Gate::default();
+        let hold = gate.clone();
+        let upstream = Self::start(move |_, n| vec![Act::Wait(hold.clone()), answer(n)]);
+        (gate, upstream)
+    }
+
     /// Requests received whole so far.
     pub fn calls(&self) -> usize {
         self.shared.seen.lock().unwrap().len()
@@ -289,12 +307,7 @@ fn perform(act: Act, stream: &mut TcpStream) -> bool {
     true
 }
 
-/// Reads one whole request; `None` at the end of the connection, or where it breaks off.
-pub fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Seen> {
-    receive(stream, buffer).ok()
-}
-
-/// The same; where it breaks off after its head, the target is the error.
+/// Reads one whole request; where it breaks off after its head, the target is the error.
 fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Seen, Option<String>> {
     let head_end = super::client::fill_until(stream, buffer, b"\r\n\r\n").ok_or(None)?;
     let head: String = buffer[..head_end].iter().copied().map(char::from).collect();

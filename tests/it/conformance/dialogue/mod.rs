@@ -16,7 +16,8 @@ use serde_json::Value;
 use super::octets::{body, field_value, latin1};
 use super::settings::CaseWords;
 use super::wire::{Ending, Got, Wire};
-use crate::support::sidecar::{PATIENCE, Sidecar};
+use crate::support::PATIENCE;
+use crate::support::sidecar::Sidecar;
 use crate::support::upstream::{Reserved, Upstream};
 use judge::{Answers, Expect};
 

@@ -14,7 +14,7 @@ use super::Stage;
 use super::upstream::When;
 use crate::conformance::octets::{Blob, latin1};
 use crate::conformance::wire::{Got, Wire};
-use crate::support::sidecar::PATIENCE;
+use crate::support::PATIENCE;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -262,3 +262,6 @@ fn unexpected(outcome: &Outcome) -> StoreError {
     let message = format!("the store gave an answer to another question: {name}");
     StoreError::maybe_sent(StoreErrorKind::Internal, message)
 }
+
+#[cfg(test)]
+mod tests;
