@@ -14,6 +14,7 @@ mod documents;
 mod duplicates;
 mod leases;
 mod limits;
+mod multiplexed;
 mod operators;
 mod outages;
 mod outcomes;
