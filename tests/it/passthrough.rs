@@ -5,18 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use crate::support::client::{self, Answer, Client, request};
-use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
+use crate::support::sidecar::{Plan, Tables, sidecar};
 use crate::support::upstream::{Act, Gate, Reserved, Upstream, reply};
-
-/// Resident memory in KiB.
-fn memory(sidecar: &Sidecar) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
 
 #[test]
 fn large_bodies_pass_both_ways_in_constant_memory() {
@@ -39,7 +29,7 @@ fn large_bodies_pass_both_ways_in_constant_memory() {
         }
     });
     let sidecar = sidecar(addr, "[policy]\nmode = \"off\"");
-    let before = memory(&sidecar);
+    let before = sidecar.memory();
     let mut stream = TcpStream::connect(sidecar.addr).unwrap();
     write!(
         stream,
@@ -60,7 +50,7 @@ fn large_bodies_pass_both_ways_in_constant_memory() {
         assert!(count > 0, "cut after {came}");
         came += count;
         if came % (16 << 20) < count {
-            most = most.max(memory(&sidecar));
+            most = most.max(sidecar.memory());
         }
     }
     eprintln!("memory: {before} KiB before, {most} KiB at most");

@@ -226,6 +226,16 @@ impl Sidecar {
         self.lines.all()
     }
 
+    /// Resident memory in KiB.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
     /// The text of `/metrics`.
     pub fn metrics(&self) -> String {
         let answer = super::client::get(self.health, "/metrics");
