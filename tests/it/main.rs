@@ -25,6 +25,7 @@ mod replicas;
 mod store_contract;
 mod streams;
 mod support;
+mod transparency;
 mod unconfirmed;
 mod upgrades;
 mod wire;

@@ -101,6 +101,11 @@ impl Client {
         let _gone = self.stream.write_all(octets);
     }
 
+    /// The same to a request of this method: none to HEAD has a body.
+    pub fn answer_to(&mut self, method: &str) -> Option<Answer> {
+        read_answer(&mut self.stream, &mut self.buffer, method == "HEAD")
+    }
+
     /// The next whole answer; `None` where the connection ends before it.
     pub fn answer(&mut self) -> Option<Answer> {
         read_answer(&mut self.stream, &mut self.buffer, false)
