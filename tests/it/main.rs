@@ -10,6 +10,7 @@ mod commands;
 mod config;
 mod conformance;
 mod crashes;
+mod desync;
 mod documents;
 mod duplicates;
 mod leases;
