@@ -24,6 +24,7 @@ mod replicas;
 mod store_contract;
 mod streams;
 mod support;
+mod tls;
 mod unconfirmed;
 mod upgrades;
 mod wire;
