@@ -225,6 +225,7 @@ impl App {
         tracing::info!(
             event = "listening",
             address = %self.proxy_addr,
+            tls = self.certificates.is_some(),
             health = %self.health_addr,
             upstream = %format_args!("http://{}:{}", upstream.host, upstream.port),
             store = %self.stores.describe(),

@@ -156,7 +156,7 @@ fn private_key(content: &Content) -> Result<PrivateKeyDer<'static>, Finding> {
     const FILE: TlsFile = TlsFile::Key;
     let bytes = bytes(FILE, content)?;
     let contains = |word: &[u8]| bytes.windows(word.len()).any(|part| part == word);
-    if contains(b"ENCRYPTED") {
+    if contains(b"BEGIN ENCRYPTED PRIVATE KEY") || contains(b"Proc-Type: 4,ENCRYPTED") {
         let help =
             "Retrysafe asks for no password: decrypt it with `openssl pkey`, and guard the file";
         return Err(finding(FILE, "names a file whose key is encrypted", help));
