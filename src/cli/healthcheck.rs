@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(3);
 
 /// Answers the exit code.
 pub(super) fn healthcheck(path: Option<&Path>, env: &Environment) -> u8 {
-    let checked = super::load(path, env).and_then(|loaded| {
+    let checked = super::load_to_ask(path, env).and_then(|loaded| {
         let address = reachable(loaded.config.health.listen);
         let asked =
             super::runtime()?.block_on(async { tokio::time::timeout(LIMIT, ask(address)).await });

@@ -82,7 +82,7 @@ pub(super) fn key(path: Option<&Path>, env: &Environment, command: &KeyCommand) 
 type Failure = (u8, String);
 
 fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u8, Failure> {
-    let config = super::load(path, env)
+    let config = super::load_to_ask(path, env)
         .map_err(|code| (code, String::new()))?
         .config;
     let key = target_key(&config, command.target())?;

@@ -112,7 +112,21 @@ fn load(
     path: Option<&std::path::Path>,
     env: &crate::config::Environment,
 ) -> Result<crate::config::Loaded, u8> {
-    crate::config::load(path, env).map_err(|errors| {
+    or_say(crate::config::load(path, env))
+}
+
+/// The same for a command that serves nobody.
+fn load_to_ask(
+    path: Option<&std::path::Path>,
+    env: &crate::config::Environment,
+) -> Result<crate::config::Loaded, u8> {
+    or_say(crate::config::load_to_ask(path, env))
+}
+
+fn or_say(
+    loaded: Result<crate::config::Loaded, crate::config::ConfigErrors>,
+) -> Result<crate::config::Loaded, u8> {
+    loaded.map_err(|errors| {
         eprintln!("{errors}");
         CONFIG
     })

@@ -26,6 +26,7 @@ impl Default for Config {
                 idle_timeout: seconds(75),
                 write_timeout: seconds(30),
                 drain: seconds(25),
+                tls: None,
             },
             proxy: proxy::Settings {
                 upstream: UpstreamSettings {
@@ -44,6 +45,7 @@ impl Default for Config {
                 underscores: Underscores::Drop,
                 upgrades: vec!["websocket".to_owned()],
                 trusted_proxies: Vec::new(),
+                tls: false,
             },
             store: store::Settings {
                 url: StoreUrl::File(PathBuf::from("retrysafe.db")),

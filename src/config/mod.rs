@@ -82,6 +82,20 @@ pub fn environment() -> Environment {
 /// Reads the file at `path`, else at `RETRYSAFE_CONFIG`, else `config.toml` here, with the
 /// environment laid over it.
 pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, ConfigErrors> {
+    read(path, env, true)
+}
+
+/// The same for commands that serve nobody: certificates are not looked at, so that one that was
+/// replaced by something broken does not take a running sidecar's health with it.
+pub fn load_to_ask(path: Option<&Path>, env: &Environment) -> Result<Loaded, ConfigErrors> {
+    read(path, env, false)
+}
+
+fn read(
+    path: Option<&Path>,
+    env: &Environment,
+    certificates: bool,
+) -> Result<Loaded, ConfigErrors> {
     let variable = env.get(FILE_VARIABLE).filter(|name| !name.is_empty());
     let (path, help) = match (path, variable) {
         (Some(path), _) => (path.to_owned(), "--config names the file"),
@@ -109,7 +123,7 @@ pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, ConfigErro
             "the configuration file is not UTF-8 text (byte {at})"
         ))
     })?;
-    let (config, warnings) = parse(&text, &name, env)?;
+    let (config, warnings) = parse_with(&text, &name, env, certificates)?;
     Ok(Loaded {
         config,
         warnings,
@@ -124,6 +138,15 @@ pub fn parse(
     file: &str,
     env: &Environment,
 ) -> Result<(Config, Vec<Diagnostic>), ConfigErrors> {
+    parse_with(text, file, env, true)
+}
+
+fn parse_with(
+    text: &str,
+    file: &str,
+    env: &Environment,
+    certificates: bool,
+) -> Result<(Config, Vec<Diagnostic>), ConfigErrors> {
     let source = source::Source { name: file, text };
     let mut sink = diagnostic::Sink::new(&source);
     let document = document::Document::read(&source, env, &mut sink);
@@ -134,6 +157,7 @@ pub fn parse(
             document: &document,
             failed: &failed,
             sink: &mut sink,
+            certificates,
         };
         checks.run(&config, env);
     }

@@ -24,8 +24,20 @@ fn bad(text: &str, pairs: &[(&str, &str)]) -> String {
     parse(text, "c.toml", &env(pairs)).unwrap_err().to_string()
 }
 
-/// A file with nothing but one key in it.
+/// A file with nothing but one key in it, and those that it cannot be without.
 fn only(key: &Key, value: &str) -> String {
+    if let Some(name) = key.path.strip_prefix("server.tls.") {
+        let files = [
+            ("cert_file", "good.crt"),
+            ("key_file", "good.key"),
+            ("client_ca_file", "ca.crt"),
+        ];
+        let others = files.iter().filter(|(other, _)| *other != name);
+        return others.fold(
+            format!("[server.tls]\n{name} = {value}\n"),
+            |text, (name, file)| format!("{text}{name} = \"tests/configs/tls/{file}\"\n"),
+        );
+    }
     match key.path.strip_prefix("route.") {
         None => format!("{} = {value}\n", key.path),
         Some(name) => {

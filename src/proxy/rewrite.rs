@@ -58,7 +58,8 @@ pub(super) fn to_upstream(
         .trusted_proxies
         .iter()
         .any(|net: &IpNet| net.contains(&peer.ip().to_canonical()));
-    forwarded(&mut parts.headers, target, peer, trusted);
+    let proto = if settings.tls { "https" } else { "http" };
+    forwarded(&mut parts.headers, target, (peer, proto), trusted);
     let host = match (settings.upstream.host_header, &target.authority) {
         (HostHeader::Preserve, Some(authority)) => authority.as_str(),
         _ => upstream_host,
@@ -103,7 +104,13 @@ fn drop_underscores(headers: &mut HeaderMap) {
     retain(headers, |name| !name.as_str().contains('_'));
 }
 
-fn forwarded(headers: &mut HeaderMap, target: &Target, peer: SocketAddr, trusted: bool) {
+/// `peer`: who connected, and how.
+fn forwarded(
+    headers: &mut HeaderMap,
+    target: &Target,
+    (peer, proto): (SocketAddr, &'static str),
+    trusted: bool,
+) {
     let address = peer.ip().to_canonical().to_string();
     let before: Vec<String> = headers
         .get_all(&FORWARDED_FOR)
@@ -120,7 +127,7 @@ fn forwarded(headers: &mut HeaderMap, target: &Target, peer: SocketAddr, trusted
         headers.insert(FORWARDED_FOR, chain);
     }
     if !trusted || !headers.contains_key(&FORWARDED_PROTO) {
-        headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(proto));
     }
     if !trusted || !headers.contains_key(&FORWARDED_HOST) {
         headers.remove(&FORWARDED_HOST);
@@ -192,12 +199,16 @@ mod tests {
             authority: Some("api.test".into()),
         };
         let mut trusted = headers.clone();
-        forwarded(&mut headers, &target, "10.1.1.1:5".parse().unwrap(), false);
+        let peer = "10.1.1.1:5".parse().unwrap();
+        let mut over_tls = headers.clone();
+        forwarded(&mut over_tls, &target, (peer, "https"), false);
+        assert_eq!(over_tls["x-forwarded-proto"], "https");
+        forwarded(&mut headers, &target, (peer, "http"), false);
         assert_eq!(headers["x-forwarded-for"], "10.1.1.1");
         assert_eq!(headers["x-forwarded-proto"], "http");
         assert_eq!(headers["x-forwarded-host"], "api.test");
         assert!(!headers.contains_key("forwarded"));
-        forwarded(&mut trusted, &target, "10.1.1.1:5".parse().unwrap(), true);
+        forwarded(&mut trusted, &target, (peer, "http"), true);
         assert_eq!(trusted["x-forwarded-for"], "6.6.6.6, 10.1.1.1");
         assert_eq!(trusted["x-forwarded-proto"], "https");
         assert_eq!(trusted["x-forwarded-host"], "evil");

@@ -21,6 +21,8 @@ pub struct Settings {
     pub upgrades: Vec<String>,
     /// R26: peers whose `X-Forwarded-*` are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// R26: clients come over TLS, so X-Forwarded-Proto is https.
+    pub tls: bool,
 }
 
 /// `[upstream]`.

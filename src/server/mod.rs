@@ -4,12 +4,14 @@
 //! handler's future is dropped when the client is gone, so whatever must survive that is spawned by
 //! the handler.
 //!
-//! Deliberately absent: TLS.
+//! Read next: `io.rs` (the clocks), `tls/`.
 
 mod io;
+pub mod tls;
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,14 +22,17 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::telemetry::Metrics;
+use crate::telemetry::metrics::Label;
 use io::{Limits, TimedIo, Turn, Turns};
+use tls::{Tls, TlsSettings};
 
 /// Requests at once on one HTTP/2 connection.
 const STREAMS: u32 = 200;
@@ -57,6 +62,8 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// R31.
     pub drain: Duration,
+    /// `[server.tls]`; `None`: clients come as they are.
+    pub tls: Option<TlsSettings>,
 }
 
 /// What all threads' servers share.
@@ -66,12 +73,15 @@ pub struct Front {
     connections: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     draining: watch::Receiver<bool>,
+    tls: Option<Tls>,
 }
 
 impl Front {
-    /// Limits from `settings`; `draining` turns true once, at the end.
+    /// Limits from `settings`; `draining` turns true once, at the end. Without `tls` the port speaks
+    /// plain HTTP, whatever the settings say.
     pub fn new(
         settings: &Settings,
+        tls: Option<Tls>,
         metrics: Arc<Metrics>,
         draining: watch::Receiver<bool>,
     ) -> Self {
@@ -86,6 +96,7 @@ impl Front {
             connections: Arc::new(Semaphore::new(most)),
             metrics,
             draining,
+            tls,
         }
     }
 
@@ -172,6 +183,34 @@ impl Front {
                 Ok::<_, Infallible>(response.map(|body| Tracked { body, _turn: turn }))
             }
         });
+        let served = async {
+            match &self.tls {
+                None => self.speak(io, service).await,
+                // The clock of the first head runs from here on: a handshake is part of it (R30).
+                Some(tls) => match tls.acceptor().accept(io).await {
+                    Ok(io) => self.speak(io, service).await,
+                    Err(error) => self.no_handshake(&error),
+                },
+            }
+        };
+        tokio::select! {
+            biased;
+            () = served => {}
+            () = io::gone(&stream) => tracing::debug!(event = "client_gone"),
+        }
+    }
+
+    /// HTTP on a connection that stands, until it ends.
+    async fn speak<S, B>(
+        &self,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        service: S,
+    ) where
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        S::Future: Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let builder = protocols();
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
         let mut connection = std::pin::pin!(connection);
@@ -188,13 +227,21 @@ impl Front {
             connection.as_mut().graceful_shutdown();
             connection.await
         };
-        tokio::select! {
-            biased;
-            result = finished => if let Err(error) = result {
-                tracing::debug!(event = "connection_ended", error = %error);
-            },
-            () = io::gone(&stream) => tracing::debug!(event = "client_gone"),
+        if let Err(error) = finished.await {
+            tracing::debug!(event = "connection_ended", error = %error);
         }
+    }
+
+    /// Scanners and health checks of balancers do this all day: no more than a figure.
+    fn no_handshake(&self, error: &std::io::Error) {
+        let reason = match error.kind() {
+            ErrorKind::TimedOut => "timeout",
+            ErrorKind::InvalidData => "refused",
+            _ => "closed",
+        };
+        let labels = Label([("reason", reason)]);
+        self.metrics.handshakes_failed.get_or_create(&labels).inc();
+        tracing::debug!(event = "handshake_failed", error = %error);
     }
 }
 

@@ -91,6 +91,10 @@ pub struct Metrics {
     pub waiting: Gauge,
     /// Open client connections.
     pub connections: Gauge,
+    /// TLS handshakes that failed, by reason (`refused`, `closed`, `timeout`).
+    pub handshakes_failed: Family<Label<1>, Counter>,
+    /// Changed certificate files, by result (`ok`, `failed`).
+    pub certificate_reloads: Family<Label<1>, Counter>,
     /// Open tunnels of upgraded connections.
     pub tunnels: Gauge,
     /// Bytes held for covered requests.
@@ -131,6 +135,8 @@ impl Metrics {
             in_flight: Gauge::default(),
             waiting: Gauge::default(),
             connections: Gauge::default(),
+            handshakes_failed: Family::default(),
+            certificate_reloads: Family::default(),
             tunnels: Gauge::default(),
             buffered_bytes: Gauge::default(),
             leases_lost: Counter::default(),
@@ -142,6 +148,7 @@ impl Metrics {
             faults: Counter::default(),
         };
         metrics.register_requests();
+        metrics.register_connections();
         metrics.register_records();
         metrics
     }
@@ -179,6 +186,16 @@ impl Metrics {
             "Duplicates waiting for a first answer",
             self.waiting.clone(),
         );
+        r.register_with_unit(
+            "buffered",
+            "Bytes held for covered requests",
+            Unit::Bytes,
+            self.buffered_bytes.clone(),
+        );
+    }
+
+    fn register_connections(&mut self) {
+        let r = &mut self.registry;
         r.register(
             "connections",
             "Open client connections",
@@ -189,11 +206,15 @@ impl Metrics {
             "Open tunnels of upgraded connections",
             self.tunnels.clone(),
         );
-        r.register_with_unit(
-            "buffered",
-            "Bytes held for covered requests",
-            Unit::Bytes,
-            self.buffered_bytes.clone(),
+        r.register(
+            "handshakes_failed",
+            "TLS handshakes that failed, by reason",
+            self.handshakes_failed.clone(),
+        );
+        r.register(
+            "certificate_reloads",
+            "Changed certificate files, by result",
+            self.certificate_reloads.clone(),
         );
     }
 

@@ -26,6 +26,7 @@ mod replicas;
 mod store_contract;
 mod streams;
 mod support;
+mod tls;
 mod transparency;
 mod unconfirmed;
 mod upgrades;

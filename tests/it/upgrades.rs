@@ -8,7 +8,7 @@ use crate::support::client::{self, Client};
 use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
 
 /// An upstream that answers every request with `head` and then sends everything back.
-fn echoing(head: &'static str) -> (SocketAddr, thread::JoinHandle<String>) {
+pub fn echoing(head: &'static str) -> (SocketAddr, thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let serving = thread::spawn(move || {
@@ -28,7 +28,7 @@ fn echoing(head: &'static str) -> (SocketAddr, thread::JoinHandle<String>) {
     (addr, serving)
 }
 
-const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\
+pub const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\
                         Sec-WebSocket-Accept: x\r\n\r\n";
 
 fn asks(sidecar: &Sidecar, method: &str, upgrade: &str) -> TcpStream {

@@ -77,8 +77,14 @@ fn summary(config: &Config) -> String {
         [] => "0".to_owned(),
         names => format!("{} ({})", names.len(), names.join(", ")),
     };
+    let over = if config.server.tls.is_some() {
+        " over TLS"
+    } else {
+        ""
+    };
+    let listen = format!("{}{over}", config.server.listen);
     let rows = [
-        ("listen", config.server.listen.to_string()),
+        ("listen", listen),
         ("health", config.health.listen.to_string()),
         ("upstream", format!("http://{host}:{}", upstream.port)),
         ("store", config.store.url.to_string()),

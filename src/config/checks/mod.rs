@@ -8,6 +8,7 @@
 
 mod policy;
 mod routes;
+mod tls;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,6 +26,8 @@ pub(super) struct Checks<'c, 'a> {
     /// Where values stand that could not be read.
     pub(super) failed: &'c [Origin],
     pub(super) sink: &'c mut Sink<'a>,
+    /// Whether to look into certificate files.
+    pub(super) certificates: bool,
 }
 
 impl Checks<'_, '_> {
@@ -32,6 +35,9 @@ impl Checks<'_, '_> {
     pub(super) fn run(&mut self, config: &Config, env: &Environment) {
         self.times(config);
         self.addresses(config);
+        if self.certificates {
+            self.certificates(config);
+        }
         self.store(config, env);
         self.policy(None, config, &config.policy);
         let document = self.document;

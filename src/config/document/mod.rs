@@ -204,6 +204,12 @@ impl Walk<'_, '_> {
                 self.sink.error(at, message, entry.help);
             }
             Found::Table => match value.get_ref() {
+                // Whoever writes it wants TLS: plain HTTP would be a surprise.
+                DeValue::Table(inner) if path == "server.tls" && inner.is_empty() => {
+                    let help = "write cert_file and key_file, or remove it";
+                    let message = "`server.tls` names no certificate";
+                    self.sink.error(at, message, help);
+                }
                 DeValue::Table(inner) => self.table(&path, inner, values),
                 DeValue::Array(_) => {
                     let message = format!("`{shown}` is one table, not a list");

@@ -1,12 +1,13 @@
 //! From named values to [`Config`]: each value that was written replaces a default.
 //!
-//! Invariant: every key of `schema/` is read exactly here or in `policy.rs` and `routes.rs`; what
+//! Invariant: every key of `schema/` is read exactly here or in `policy.rs`, `routes.rs` and `tls.rs`; what
 //! cannot be read keeps its default and is remembered as failed, so that no check builds on it.
 //!
 //! Deliberately absent: rules about two values together (`checks/`).
 
 mod policy;
 mod routes;
+mod tls;
 
 use super::Config;
 use super::diagnostic::Sink;
@@ -62,6 +63,7 @@ pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<
         failed: &mut failed,
     };
     server(&mut reader, &mut config);
+    tls::tls(&mut reader, &mut config);
     upstream(&mut reader, &mut config);
     store(&mut reader, &mut config);
     health_and_log(&mut reader, &mut config);

@@ -91,6 +91,30 @@ pub(super) const PROCESS: &[Key] = &[
         "Peers whose X-Forwarded-* fields are believed, e.g. `[\"10.0.0.0/8\"]`.",
     ),
     key(
+        "server.tls.cert_file",
+        Kind::Text("path"),
+        "",
+        "With it clients come over TLS only. The certificate, then those of its issuers, PEM.",
+    ),
+    key(
+        "server.tls.key_file",
+        Kind::Text("path"),
+        "",
+        "Its private key, PEM, not encrypted. Changed files are taken while Retrysafe runs.",
+    ),
+    key(
+        "server.tls.client_ca_file",
+        Kind::Text("path"),
+        "",
+        "Who vouches for clients, PEM. With it clients show a certificate.",
+    ),
+    key(
+        "server.tls.client_auth",
+        Kind::Choice(&["required", "optional"]),
+        "",
+        "`required` unless written. `optional` takes clients without a certificate too, never with a wrong one.",
+    ),
+    key(
         "upstream.url",
         Kind::Text("url"),
         r#""http://127.0.0.1:3000""#,
@@ -234,10 +258,6 @@ const fn not_yet(path: &'static str, help: &'static str) -> NotYet {
 
 /// What is planned and does not exist.
 pub(super) const NOT_YET: &[NotYet] = &[
-    not_yet(
-        "server.tls",
-        "remove it and end TLS in front of Retrysafe, e.g. at the ingress",
-    ),
     not_yet(
         "upstream.tls",
         "remove it and reach the upstream by plain http, e.g. within the pod",

@@ -39,6 +39,7 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
         underscores: Underscores::Drop,
         upgrades: Vec::new(),
         trusted_proxies: Vec::new(),
+        tls: false,
     };
     let metrics = Arc::new(Metrics::new());
     let routes = Routes::new(Policy::default(), Vec::new()).unwrap();

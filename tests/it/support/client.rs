@@ -139,7 +139,7 @@ impl Client {
 }
 
 /// Reads one answer; `head` says that it answers HEAD.
-pub fn read_answer(stream: &mut TcpStream, buffer: &mut Vec<u8>, head: bool) -> Option<Answer> {
+pub fn read_answer(stream: &mut impl Read, buffer: &mut Vec<u8>, head: bool) -> Option<Answer> {
     let mut interim = Vec::new();
     let (status, headers) = loop {
         let (status, headers) = read_head(stream, buffer)?;
@@ -172,7 +172,7 @@ pub fn read_answer(stream: &mut TcpStream, buffer: &mut Vec<u8>, head: bool) -> 
 
 type Head = (u16, Vec<(String, String)>);
 
-fn read_head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Head> {
+fn read_head(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Option<Head> {
     let end = fill_until(stream, buffer, b"\r\n\r\n")?;
     let head: String = buffer.drain(..end + 4).map(char::from).collect();
     let mut lines = head.trim_end().split("\r\n");
@@ -185,7 +185,7 @@ fn read_head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Head> {
 }
 
 /// Reads until `buffer` holds `mark`; where it begins.
-pub fn fill_until(stream: &mut TcpStream, buffer: &mut Vec<u8>, mark: &[u8]) -> Option<usize> {
+pub fn fill_until(stream: &mut impl Read, buffer: &mut Vec<u8>, mark: &[u8]) -> Option<usize> {
     let mut from = 0;
     loop {
         let found = buffer[from..]
@@ -201,7 +201,7 @@ pub fn fill_until(stream: &mut TcpStream, buffer: &mut Vec<u8>, mark: &[u8]) -> 
 }
 
 /// Reads until `buffer` holds `length` octets.
-pub fn fill(stream: &mut TcpStream, buffer: &mut Vec<u8>, length: usize) -> Option<()> {
+pub fn fill(stream: &mut impl Read, buffer: &mut Vec<u8>, length: usize) -> Option<()> {
     let mut octets = [0; 16384];
     while buffer.len() < length {
         match stream.read(&mut octets) {
@@ -215,7 +215,7 @@ pub fn fill(stream: &mut TcpStream, buffer: &mut Vec<u8>, length: usize) -> Opti
 type Chunked = (Vec<u8>, Vec<(String, String)>);
 
 /// Reads a chunked body and its trailers.
-pub fn read_chunked(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Chunked> {
+pub fn read_chunked(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Option<Chunked> {
     let mut body = Vec::new();
     loop {
         let line = take_line(stream, buffer)?;
@@ -238,7 +238,7 @@ pub fn read_chunked(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Chun
     }
 }
 
-fn take_line(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<String> {
+fn take_line(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Option<String> {
     let end = fill_until(stream, buffer, b"\r\n")?;
     let line = buffer[..end].iter().copied().map(char::from).collect();
     buffer.drain(..end + 2);

@@ -7,11 +7,14 @@
 //!
 //! Exchanges live on the worker that accepted their client, and outlive that client; a worker ends
 //! only when the drain is over (R31).
+//!
+//! Read next: `worker.rs`.
+
+mod worker;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -21,12 +24,14 @@ use tokio::sync::{mpsc, watch};
 use crate::admin::Health;
 use crate::clock::SystemClock;
 use crate::config::Config;
-use crate::proxy::{Phase, Proxy, Shared, WaitingRoom};
+use crate::proxy::{Phase, Shared, WaitingRoom};
 use crate::routes::{RouteError, Routes};
+use crate::server::tls::{Certificates, Finding as CertificateFinding};
 use crate::server::{self, Front};
 use crate::store::guarded::{Breaker, Guarded};
-use crate::store::{OpenError, Store, Stores, Wake};
+use crate::store::{OpenError, Stores, Wake};
 use crate::telemetry::Metrics;
+use worker::{Worker, join};
 
 /// Records removed in one step of a sweep.
 const SWEEP_BATCH: usize = 1_000;
@@ -63,6 +68,13 @@ impl From<RouteError> for AppError {
     }
 }
 
+impl From<Vec<CertificateFinding>> for AppError {
+    fn from(findings: Vec<CertificateFinding>) -> Self {
+        let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        Self::Unfit(texts.join("; "))
+    }
+}
+
 /// How the program is started.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
@@ -82,6 +94,7 @@ pub struct App {
     stores: Stores,
     breaker: Arc<Breaker>,
     health: Arc<Health>,
+    certificates: Option<Certificates>,
     listeners: Vec<StdListener>,
     health_listener: StdListener,
     wakes: mpsc::Receiver<Wake>,
@@ -110,6 +123,8 @@ impl App {
         let metrics = Arc::new(Metrics::new());
         let clock = Arc::new(SystemClock);
         let routes = Routes::new(config.policy.clone(), config.routes.clone())?;
+        let certificates = config.server.tls.as_ref().map(Certificates::load);
+        let certificates = certificates.transpose()?;
         let (wake, wakes) = WaitingRoom::wakes();
         let stores = Stores::open(&config.store, clock.clone(), wake)?;
         let findings = first_check(&stores, options.require_ready).await?;
@@ -139,6 +154,7 @@ impl App {
             stores,
             breaker,
             health,
+            certificates,
             listeners,
             health_listener,
             wakes,
@@ -155,12 +171,14 @@ impl App {
             stores,
             breaker,
             health,
+            certificates,
             ..
         } = self;
         let (drain, draining) = watch::channel(false);
         let (stop, stopping) = watch::channel(false);
         let (served, mut all_served) = mpsc::channel::<()>(1);
-        let front = Front::new(&config.server, shared.metrics.clone(), draining);
+        let tls = certificates.as_ref().map(Certificates::tls);
+        let front = Front::new(&config.server, tls, shared.metrics.clone(), draining);
         let mut workers = Vec::new();
         for (number, listener) in self.listeners.into_iter().enumerate() {
             let worker = Worker {
@@ -183,6 +201,9 @@ impl App {
         let control = Guarded::new(stores.handle(), breaker.clone());
         tokio::spawn(control.clone().probe());
         tokio::spawn(shared.waiting.clone().look(control, self.wakes));
+        if let Some(certificates) = certificates {
+            tokio::spawn(certificates.renew(shared.metrics.clone()));
+        }
         let duties = tokio::spawn(duties(stores, breaker));
         health.started();
         shutdown.await;
@@ -204,6 +225,7 @@ impl App {
         tracing::info!(
             event = "listening",
             address = %self.proxy_addr,
+            tls = self.certificates.is_some(),
             health = %self.health_addr,
             upstream = %format_args!("http://{}:{}", upstream.host, upstream.port),
             store = %self.stores.describe(),
@@ -249,53 +271,6 @@ async fn end_exchanges(
     left_behind
 }
 
-/// One thread: a runtime with everything of its own.
-struct Worker {
-    shared: Arc<Shared>,
-    store: Arc<dyn Store>,
-    breaker: Arc<Breaker>,
-    front: Front,
-    stopping: watch::Receiver<bool>,
-    served: mpsc::Sender<()>,
-}
-
-impl Worker {
-    fn start(self, number: usize, listener: StdListener) -> Result<JoinHandle<()>, AppError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let runtime = runtime.map_err(|error| failed("no runtime", &error))?;
-        std::thread::Builder::new()
-            .name(format!("retrysafe-{number}"))
-            .spawn(move || runtime.block_on(self.work(listener)))
-            .map_err(|error| failed("no thread", &error))
-    }
-
-    async fn work(mut self, listener: StdListener) {
-        let Ok(listener) = TcpListener::from_std(listener) else {
-            tracing::error!(event = "fault", "a listener could not be used");
-            return;
-        };
-        let proxy = Proxy::new(self.shared, Guarded::new(self.store, self.breaker));
-        let pruned = proxy.clone();
-        tokio::spawn(async move {
-            let mut tick = tokio::time::interval(Duration::from_secs(1));
-            loop {
-                tick.tick().await;
-                pruned.prune();
-            }
-        });
-        let handler = move |request, peer| {
-            let proxy = proxy.clone();
-            async move { proxy.handle(request, peer).await }
-        };
-        self.front.serve(listener, handler).await;
-        drop(self.served);
-        // Detached exchanges go on here.
-        let _stopped = self.stopping.wait_for(|stopping| *stopping).await.is_err();
-    }
-}
-
 fn serve_health(
     settings: &server::Settings,
     listener: StdListener,
@@ -310,7 +285,7 @@ fn serve_health(
     };
     // Its connections are not the clients': they stay out of the figures.
     let uncounted = Arc::new(Metrics::new());
-    let front = Front::new(&limited, uncounted, stopping);
+    let front = Front::new(&limited, None, uncounted, stopping);
     tokio::spawn(front.serve(listener, move |request, _peer| {
         let response = health.answer(&request);
         async move { response }
@@ -356,17 +331,6 @@ async fn duties(stores: Stores, breaker: Arc<Breaker>) {
             },
         }
     }
-}
-
-async fn join(workers: Vec<JoinHandle<()>>) {
-    let joined = tokio::task::spawn_blocking(move || {
-        for worker in workers {
-            let _panicked = worker.join().is_err();
-        }
-    });
-    let _late = tokio::time::timeout(Duration::from_secs(2), joined)
-        .await
-        .is_err();
 }
 
 fn bind(key: &str, address: SocketAddr, count: usize) -> Result<Vec<StdListener>, AppError> {

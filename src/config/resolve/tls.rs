@@ -1,0 +1,79 @@
+//! `[server.tls]`: there as soon as one of its keys is written, and then whole.
+
+use std::path::PathBuf;
+
+use super::Reader;
+use crate::config::Config;
+use crate::config::diagnostic::Sink;
+use crate::config::value::{Value, choice, text};
+use crate::server::tls::{ClientAuth, TlsSettings};
+
+const CERTIFICATE: &str = "server.tls.cert_file";
+const KEY: &str = "server.tls.key_file";
+const CLIENT_CA: &str = "server.tls.client_ca_file";
+const CLIENT_AUTH: &str = "server.tls.client_auth";
+
+/// Sets `server.tls`, and what the proxy says of it.
+pub(super) fn tls(reader: &mut Reader<'_, '_>, config: &mut Config) {
+    let (mut cert_file, mut key_file) = (PathBuf::new(), PathBuf::new());
+    let mut client_ca_file = None;
+    let mut client_auth = ClientAuth::Required;
+    reader.set(CERTIFICATE, &mut cert_file, path);
+    reader.set(KEY, &mut key_file, path);
+    reader.set(CLIENT_CA, &mut client_ca_file, |value, sink| {
+        path(value, sink).map(Some)
+    });
+    reader.set(
+        CLIENT_AUTH,
+        &mut client_auth,
+        choice(&[
+            ("required", ClientAuth::Required),
+            ("optional", ClientAuth::Optional),
+        ]),
+    );
+    if !is_whole(reader) {
+        return;
+    }
+    config.proxy.tls = true;
+    config.server.tls = Some(TlsSettings {
+        cert_file,
+        key_file,
+        client_ca_file,
+        client_auth,
+    });
+}
+
+/// Whether the keys that are there are enough; reports those that are missing.
+fn is_whole(reader: &mut Reader<'_, '_>) -> bool {
+    let written = [CERTIFICATE, KEY, CLIENT_CA, CLIENT_AUTH].map(|key| reader.values.get(key));
+    let Some(first) = written.into_iter().flatten().next() else {
+        return false;
+    };
+    let mut whole = true;
+    for (key, name) in [(CERTIFICATE, "cert_file"), (KEY, "key_file")] {
+        if !reader.has(key) {
+            let message = format!("`server.tls` lacks `{name}`");
+            let help = "a certificate and its key belong together: write cert_file and key_file";
+            reader.sink.error(&first.at, message, help);
+            whole = false;
+        }
+    }
+    if let Some(value) = reader
+        .values
+        .get(CLIENT_AUTH)
+        .filter(|_| !reader.has(CLIENT_CA))
+    {
+        let message = "`server.tls.client_auth` means nothing without `client_ca_file`";
+        let help = "write client_ca_file, which says who vouches for clients, or remove it";
+        reader.sink.error(&value.at, message, help);
+        whole = false;
+    }
+    whole
+}
+
+fn path(value: &Value, sink: &mut Sink<'_>) -> Option<PathBuf> {
+    match text(value, sink)? {
+        "" => value.wrong(sink, "is empty", "write the path of a file"),
+        path => Some(PathBuf::from(path)),
+    }
+}

@@ -1,0 +1,135 @@
+//! An authority of the test's own: certificates for servers and clients, and clients that trust it.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
+};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
+};
+
+use crate::support::PATIENCE;
+use crate::support::client::{Answer, read_answer};
+
+/// Who signs.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate with its key, PEM.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    pub certificate: String,
+    pub key: String,
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+}
+
+impl Authority {
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+    }
+
+    pub fn certificate(&self) -> String {
+        pem("CERTIFICATE", self.0.der())
+    }
+
+    pub fn server(&self) -> Pair {
+        self.signs(ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    pub fn client(&self) -> Pair {
+        self.signs(ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn signs(&self, purpose: ExtendedKeyUsagePurpose) -> Pair {
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let mut params = CertificateParams::new(names).unwrap();
+        params.extended_key_usages = vec![purpose];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        Pair {
+            certificate: pem("CERTIFICATE", certificate.der()),
+            key: pem("PRIVATE KEY", key.serialized_der()),
+        }
+    }
+}
+
+impl Pair {
+    /// As `NAME.crt` and `NAME.key`.
+    pub fn write(&self, folder: &Path, name: &str) {
+        std::fs::write(folder.join(format!("{name}.crt")), &self.certificate).unwrap();
+        std::fs::write(folder.join(format!("{name}.key")), &self.key).unwrap();
+    }
+}
+
+/// A client of rustls.
+pub struct TlsClient {
+    pub stream: StreamOwned<ClientConnection, TcpStream>,
+    buffer: Vec<u8>,
+}
+
+impl TlsClient {
+    /// Who is trusted, and what is shown if that is asked for. The handshake comes with the first
+    /// octet.
+    pub fn new(addr: SocketAddr, trusted: &Authority, shown: Option<&Pair>) -> Self {
+        Self::with_versions(addr, trusted, shown, rustls::ALL_VERSIONS)
+    }
+
+    pub fn with_versions(
+        addr: SocketAddr,
+        trusted: &Authority,
+        shown: Option<&Pair>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(trusted.0.der().clone()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match shown {
+            None => builder.with_no_client_auth(),
+            Some(pair) => {
+                let chain = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+                builder.with_client_auth_cert(vec![chain], key).unwrap()
+            }
+        };
+        let name = ServerName::try_from("localhost").unwrap();
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let socket = TcpStream::connect(addr).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self {
+            stream: StreamOwned::new(connection, socket),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Sends octets and reads one answer; `None` where the other side ends it before.
+    pub fn send(&mut self, octets: &[u8]) -> Option<Answer> {
+        self.stream.write_all(octets).ok()?;
+        self.stream.flush().ok()?;
+        self.answer()
+    }
+
+    pub fn answer(&mut self) -> Option<Answer> {
+        read_answer(&mut self.stream, &mut self.buffer, false)
+    }
+}
