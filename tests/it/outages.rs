@@ -223,9 +223,10 @@ fn a_read_only_replica_refuses_claims_and_replays_what_is_there() {
     let sidecar = before(&upstream, &redis, "");
     assert_eq!(pay(sidecar.addr, "old", "x").status, 201);
     // A replica of nobody reachable keeps its data and takes no writes.
-    let port = primary.port().to_string();
+    let gone = primary.addr();
     drop(primary);
-    redis.cli(&["REPLICAOF", "127.0.0.1", &port]);
+    let (ip, port) = (gone.ip().to_string(), gone.port().to_string());
+    redis.cli(&["REPLICAOF", &ip, &port]);
     assert_eq!(
         pay(sidecar.addr, "new", "x").code(),
         "idempotency_store_unavailable"

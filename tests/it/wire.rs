@@ -105,7 +105,7 @@ fn no_body_credential_or_raw_key_is_ever_logged_or_measured() {
         2 => vec![Act::Close],
         _ => vec![Act::Wait(hold.clone()), reply(201, &[], "canary-answer")],
     });
-    let url = format!("redis://:canary-password@127.0.0.1:{}", redis.port());
+    let url = format!("redis://:canary-password@{}", redis.addr());
     let tables = Tables {
         store_url: Some(&url),
         ..Tables::default()

@@ -203,7 +203,7 @@ async fn passwords_open_and_are_never_shown() {
         return;
     };
     let store = |user: &str| {
-        let url = format!("redis://{user}127.0.0.1:{}", server.port());
+        let url = format!("redis://{user}{}", server.addr());
         RedisStores::new(&with_url(&server, url), Arc::new(|_| {})).unwrap()
     };
     let let_in = store(":correct-horse@").handle();
@@ -236,7 +236,7 @@ async fn a_user_with_the_documented_rights_can_do_everything() {
                   +evalsha +script|load +publish +subscribe +unsubscribe";
     let rights: Vec<_> = rights.split_whitespace().collect();
     assert_eq!(server.cli(&rights), redis::Value::Okay);
-    let url = format!("redis://sidecar:pw@127.0.0.1:{}", server.port());
+    let url = format!("redis://sidecar:pw@{}", server.addr());
     let stores = RedisStores::new(&with_url(&server, url), Arc::new(|_| {})).unwrap();
     let store = stores.handle();
     let warnings = stores.check().await.unwrap();

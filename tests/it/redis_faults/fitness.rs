@@ -13,9 +13,9 @@ async fn a_server_that_evicts_is_refused_with_the_command_that_mends_it() {
     let Some(bench) = Bench::start(&["--maxmemory-policy", "allkeys-lru"]).await else {
         return;
     };
-    let port = bench.server.port();
+    let addr = bench.server.addr();
     // The password in the URL is nowhere in the message.
-    let url = format!("redis://default:secret@127.0.0.1:{port}/0");
+    let url = format!("redis://default:secret@{addr}/0");
     bench
         .server
         .cli(&["CONFIG", "SET", "requirepass", "secret"]);
@@ -24,9 +24,9 @@ async fn a_server_that_evicts_is_refused_with_the_command_that_mends_it() {
         panic!("it must be refused");
     };
     let expected = format!(
-        "Redis at redis://127.0.0.1:{port}/0 evicts records when its memory is full \
+        "Redis at redis://{addr}/0 evicts records when its memory is full \
          (maxmemory-policy allkeys-lru), and a request whose record is gone runs twice. Mend it \
-         with\n    redis-cli -u redis://127.0.0.1:{port}/0 CONFIG SET maxmemory-policy noeviction\n\
+         with\n    redis-cli -u redis://{addr}/0 CONFIG SET maxmemory-policy noeviction\n\
          and in the server's own configuration, or accept it with store.allow_eviction = true"
     );
     assert_eq!(message, expected);

@@ -2,7 +2,7 @@
 //! one claim. Counted with MONITOR, without what scripts do inside the server.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 
 use super::Bench;
 use crate::store_contract::operations::*;
@@ -16,7 +16,7 @@ struct Monitor {
 
 impl Monitor {
     fn of(server: &Redis) -> Self {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, server.port())).unwrap();
+        let mut stream = TcpStream::connect(server.addr()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(b"MONITOR\r\n").unwrap();
         let mut lines = BufReader::new(stream);

@@ -1,10 +1,14 @@
-//! A real Redis (or Valkey) on a free port in a temporary folder, gone when it is dropped.
+//! A real Redis (or Valkey) in a temporary folder, gone when it is dropped.
+//!
+//! Servers of this test process listen on a loopback address of their own, each on a port of its
+//! own: while one is down, nothing else can take its place.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use redis::{Client, Connection, Value};
@@ -62,7 +66,7 @@ fn skipped(why: &str) {
 pub struct Redis {
     binary: PathBuf,
     folder: tempfile::TempDir,
-    port: u16,
+    addr: SocketAddr,
     arguments: Vec<String>,
     process: Child,
 }
@@ -79,16 +83,16 @@ impl Redis {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let folder = tempfile::tempdir().unwrap();
-            let port = free_port();
-            let process = spawn(&binary, folder.path(), port, &arguments);
+            let addr = next_addr();
+            let process = spawn(&binary, folder.path(), addr, &arguments);
             let mut server = Self {
                 binary: binary.clone(),
                 folder,
-                port,
+                addr,
                 arguments: arguments.clone(),
                 process,
             };
-            // Another test may have taken the port in between; then this one ends at once.
+            // Another program may be there; then this one ends at once.
             if server.came_up() {
                 return Some(server);
             }
@@ -100,12 +104,12 @@ impl Redis {
         }
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.addr)
     }
 
     pub fn folder(&self) -> &Path {
@@ -119,7 +123,7 @@ impl Redis {
 
     /// Sends one command and does not wait for it; the connection lives as long as the answer.
     pub fn send(&self, command: &[&str]) -> TcpStream {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        let mut stream = TcpStream::connect(self.addr).unwrap();
         let packed = redis::Cmd::new().arg(command).get_packed_command();
         stream.write_all(&packed).unwrap();
         stream
@@ -197,14 +201,14 @@ impl Redis {
     pub fn restart_loading(&mut self, more: &[&str]) {
         self.spawn_again(more);
         eventually("it accepts connections", || {
-            TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok()
+            TcpStream::connect(self.addr).is_ok()
         });
     }
 
     fn spawn_again(&mut self, more: &[&str]) {
         let mut arguments = self.arguments.clone();
         arguments.extend(more.iter().map(ToString::to_string));
-        self.process = spawn(&self.binary, self.folder.path(), self.port, &arguments);
+        self.process = spawn(&self.binary, self.folder.path(), self.addr, &arguments);
     }
 
     /// Stops its process from running, without ending it.
@@ -248,15 +252,19 @@ impl Drop for Redis {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+fn next_addr() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let [high, middle, low] = [16, 8, 0].map(|shift| (std::process::id() >> shift) & 0xff);
+    // Of 22 bits; never 127.0.0.1, where all others listen.
+    let ip = Ipv4Addr::from_bits((127 << 24) | ((high + 1) << 16) | (middle << 8) | low);
+    SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
-fn spawn(binary: &Path, folder: &Path, port: u16, arguments: &[String]) -> Child {
+fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -> Child {
     let log = std::fs::File::create(folder.join("server.log")).unwrap();
     Command::new(binary)
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--port", &addr.port().to_string()])
+        .args(["--bind", &addr.ip().to_string()])
         .args(["--save", "", "--appendonly", "no"])
         .arg("--dir")
         .arg(folder)
