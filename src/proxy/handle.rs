@@ -219,7 +219,7 @@ impl Proxy {
 
     pub(super) fn rewrite(&self, arrival: &mut Arrival) {
         let settings = &self.shared.settings;
-        let upstream_host = self.upstream.authority();
+        let upstream_host = settings.upstream.url.authority();
         let Arrival {
             head, target, peer, ..
         } = arrival;

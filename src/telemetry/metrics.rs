@@ -91,6 +91,10 @@ pub struct Metrics {
     pub waiting: Gauge,
     /// Open client connections.
     pub connections: Gauge,
+    /// Open connections to the upstream.
+    pub upstream_connections: Gauge,
+    /// Connections to the upstream by how making them ended.
+    pub upstream_connects: Family<Label<1>, Counter>,
     /// Open tunnels of upgraded connections.
     pub tunnels: Gauge,
     /// Bytes held for covered requests.
@@ -131,6 +135,8 @@ impl Metrics {
             in_flight: Gauge::default(),
             waiting: Gauge::default(),
             connections: Gauge::default(),
+            upstream_connections: Gauge::default(),
+            upstream_connects: Family::default(),
             tunnels: Gauge::default(),
             buffered_bytes: Gauge::default(),
             leases_lost: Counter::default(),
@@ -142,6 +148,7 @@ impl Metrics {
             faults: Counter::default(),
         };
         metrics.register_requests();
+        metrics.register_upstream();
         metrics.register_records();
         metrics
     }
@@ -194,6 +201,20 @@ impl Metrics {
             "Bytes held for covered requests",
             Unit::Bytes,
             self.buffered_bytes.clone(),
+        );
+    }
+
+    fn register_upstream(&mut self) {
+        let r = &mut self.registry;
+        r.register(
+            "upstream_connections",
+            "Open connections to the upstream",
+            self.upstream_connections.clone(),
+        );
+        r.register(
+            "upstream_connects",
+            "Connections to the upstream by how making them ended",
+            self.upstream_connects.clone(),
         );
     }
 

@@ -26,6 +26,7 @@ mod streams;
 mod support;
 mod unconfirmed;
 mod upgrades;
+mod upstreams;
 mod wire;
 
 #[test]

@@ -6,57 +6,30 @@
 //!
 //! Deliberately absent: any automatic second try. Callers decide, with proof.
 
+pub(super) mod connect;
+
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use thiserror::Error;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::UpstreamSettings;
 use super::body::Body;
+use super::{UpstreamSettings, UpstreamUrl};
+use crate::telemetry::Metrics;
+use crate::telemetry::metrics::Label;
+pub(super) use connect::ConnectError;
 
 /// R29: how often a request may come back unsent.
 pub(super) const HANDOVERS: usize = 3;
 
 /// Idle connections kept per thread.
 const MAX_IDLE: usize = 256;
-
-/// No connection was had: the request was not sent (R16).
-#[derive(Debug, Error)]
-pub(super) enum ConnectError {
-    /// The name does not resolve.
-    #[error("the upstream's name does not resolve: {0}")]
-    Dns(io::Error),
-    /// Nobody listens.
-    #[error("the upstream refused the connection")]
-    Refused,
-    /// Not in `connect_timeout`.
-    #[error("the upstream did not accept a connection in time")]
-    Timeout,
-    /// Anything else before a request could go out.
-    #[error("no connection to the upstream: {0}")]
-    Io(io::Error),
-}
-
-impl ConnectError {
-    /// The error type of `Proxy-Status` (RFC 9209 section 2.3).
-    pub(super) fn proxy_status(&self) -> &'static str {
-        match self {
-            Self::Dns(_) => "dns_error",
-            Self::Refused => "connection_refused",
-            Self::Timeout => "connection_timeout",
-            Self::Io(_) => "destination_unavailable",
-        }
-    }
-}
 
 /// How a dispatched request failed.
 #[derive(Debug)]
@@ -76,6 +49,7 @@ pub(super) fn is_bad_answer(error: &hyper::Error) -> bool {
 #[derive(Debug)]
 pub(super) struct Pool {
     settings: UpstreamSettings,
+    metrics: Arc<Metrics>,
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -106,28 +80,31 @@ impl Drop for Driver {
     }
 }
 
+/// Counts a connection as long as it is open.
+#[derive(Debug)]
+struct Open(Arc<Metrics>);
+
+impl Open {
+    fn new(metrics: &Arc<Metrics>) -> Self {
+        metrics.upstream_connections.inc();
+        Self(metrics.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.upstream_connections.dec();
+    }
+}
+
 impl Pool {
     /// An empty pool.
-    pub(super) fn new(settings: UpstreamSettings) -> Arc<Self> {
+    pub(super) fn new(settings: UpstreamSettings, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             settings,
+            metrics,
             idle: Mutex::new(Vec::new()),
         })
-    }
-
-    /// The upstream's own `Host`.
-    pub(super) fn authority(&self) -> String {
-        let UpstreamSettings { host, port, .. } = &self.settings;
-        let host = if host.contains(':') {
-            format!("[{host}]")
-        } else {
-            host.clone()
-        };
-        if *port == 80 {
-            host
-        } else {
-            format!("{host}:{port}")
-        }
     }
 
     /// A live connection: the youngest idle one, or a new one.
@@ -163,59 +140,43 @@ impl Pool {
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Connection, ConnectError> {
-        let stream = self.open().await?;
-        stream.set_nodelay(true).map_err(ConnectError::Io)?;
+        let connected = self.connected().await;
+        let result = connected
+            .as_ref()
+            .map_or_else(ConnectError::result, |_| "ok");
+        let labels = Label([("result", result)]);
+        self.metrics.upstream_connects.get_or_create(&labels).inc();
+        connected
+    }
+
+    async fn connected(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+        let limit = self.settings.connect_timeout;
+        match &self.settings.url {
+            UpstreamUrl::Http(place) => self.first(connect::tcp(place, limit).await?).await,
+            UpstreamUrl::Unix(path) => self.first(connect::unix(path, limit).await?).await,
+        }
+    }
+
+    /// HTTP/1.1 on a new stream.
+    async fn first<S>(self: &Arc<Self>, stream: S) -> Result<Connection, ConnectError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let (sender, connection) = http1::Builder::new()
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| ConnectError::Io(io::Error::other(error)))?;
+        let open = Open::new(&self.metrics);
         let driver = tokio::spawn(async move {
             // Its errors reach the request that suffers from them.
             let _result: Result<(), hyper::Error> = connection.with_upgrades().await;
+            drop(open);
         });
         Ok(Connection {
             pool: Arc::downgrade(self),
             sender,
             driver: Driver(driver.abort_handle()),
         })
-    }
-
-    async fn open(&self) -> Result<TcpStream, ConnectError> {
-        let UpstreamSettings {
-            host,
-            port,
-            connect_timeout,
-            ..
-        } = &self.settings;
-        let addresses = match host.parse() {
-            Ok(address) => vec![SocketAddr::new(address, *port)],
-            Err(_) => self.resolve(host, *port, *connect_timeout).await?,
-        };
-        let mut last = ConnectError::Dns(io::ErrorKind::NotFound.into());
-        for address in addresses {
-            last = match timeout(*connect_timeout, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    ConnectError::Refused
-                }
-                Ok(Err(error)) => ConnectError::Io(error),
-                Err(_) => ConnectError::Timeout,
-            };
-        }
-        Err(last)
-    }
-
-    async fn resolve(
-        &self,
-        host: &str,
-        port: u16,
-        limit: Duration,
-    ) -> Result<Vec<SocketAddr>, ConnectError> {
-        match timeout(limit, tokio::net::lookup_host((host, port))).await {
-            Ok(Ok(addresses)) => Ok(addresses.collect()),
-            Ok(Err(error)) => Err(ConnectError::Dns(error)),
-            Err(_) => Err(ConnectError::Dns(io::ErrorKind::TimedOut.into())),
-        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
@@ -273,7 +234,9 @@ impl Pool {
     /// sent: each hands one request back.
     pub(super) async fn add_dying(self: &Arc<Self>, count: usize) {
         for _ in 0..count {
-            let stream = self.open().await.unwrap();
+            let place = self.settings.url.place().unwrap();
+            let limit = self.settings.connect_timeout;
+            let stream = connect::tcp(place, limit).await.unwrap();
             let (sender, mut connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
             let mut was_idle = false;
             let driver = tokio::spawn(std::future::poll_fn(move |cx| {

@@ -1,0 +1,3 @@
+//! Upstreams of every kind: where they are, what they speak, how they fail.
+
+mod sockets;
