@@ -49,6 +49,8 @@ pub struct UpstreamSettings {
 pub enum UpstreamUrl {
     /// `http://`: HTTP/1.1 over TCP.
     Http(HostPort),
+    /// `h2c://`: HTTP/2 with prior knowledge over TCP.
+    H2c(HostPort),
     /// `unix:`: HTTP/1.1 over a Unix socket.
     Unix(PathBuf),
 }
@@ -66,16 +68,21 @@ impl UpstreamUrl {
     /// Where on the network it is; a Unix socket is not there.
     pub fn place(&self) -> Option<&HostPort> {
         match self {
-            Self::Http(place) => Some(place),
+            Self::Http(place) | Self::H2c(place) => Some(place),
             Self::Unix(_) => None,
         }
+    }
+
+    /// Whether exchanges share a connection.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::H2c(_))
     }
 
     /// The upstream's own `Host`.
     pub fn authority(&self) -> String {
         match self {
-            Self::Http(place) if place.port == 80 => place.bracketed(),
-            Self::Http(place) => place.to_string(),
+            Self::Http(place) | Self::H2c(place) if place.port == 80 => place.bracketed(),
+            Self::Http(place) | Self::H2c(place) => place.to_string(),
             Self::Unix(_) => "localhost".to_owned(),
         }
     }
@@ -85,6 +92,7 @@ impl fmt::Display for UpstreamUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http(place) => write!(f, "http://{place}"),
+            Self::H2c(place) => write!(f, "h2c://{place}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

@@ -114,10 +114,9 @@ fn percent_encoding_is_whole(text: &str) -> bool {
     })
 }
 
-const UPSTREAM_HELP: &str =
-    "write \"http://HOST:PORT\" or \"unix:PATH\", e.g. \"http://127.0.0.1:3000\"";
+const UPSTREAM_HELP: &str = "write \"http://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\", e.g. \"http://127.0.0.1:3000\"";
 
-/// Parses `http://HOST[:PORT]` and `unix:PATH`; IPv6 loses its brackets.
+/// Parses `http://HOST[:PORT]`, `h2c://HOST[:PORT]` and `unix:PATH`; IPv6 loses its brackets.
 pub(super) fn parse_upstream_url(text: &str) -> Result<UpstreamUrl, UrlError> {
     if let Some(path) = text.strip_prefix("unix:") {
         return unix(path);
@@ -125,16 +124,17 @@ pub(super) fn parse_upstream_url(text: &str) -> Result<UpstreamUrl, UrlError> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return wrong("has no scheme", UPSTREAM_HELP);
     };
-    match scheme {
-        "http" => {}
-        "https" | "h2c" => {
+    let speaks = match scheme {
+        "http" => UpstreamUrl::Http,
+        "h2c" => UpstreamUrl::H2c,
+        "https" => {
             return wrong(
                 format!("is {scheme}://, which is not available in this version yet"),
                 UPSTREAM_HELP,
             );
         }
-        _ => return wrong("does not begin with http://", UPSTREAM_HELP),
-    }
+        _ => return wrong("does not begin with a known scheme", UPSTREAM_HELP),
+    };
     if rest.contains('@') {
         return wrong(
             "has user info",
@@ -152,7 +152,7 @@ pub(super) fn parse_upstream_url(text: &str) -> Result<UpstreamUrl, UrlError> {
         );
     }
     match host_and_port(authority) {
-        Ok((host, port)) => Ok(UpstreamUrl::Http(HostPort {
+        Ok((host, port)) => Ok(speaks(HostPort {
             host: host.to_owned(),
             port: port.unwrap_or(80),
         })),

@@ -149,7 +149,7 @@ fn upstream_urls_are_http_host_and_port() {
         let error = parse_upstream_url(url).expect_err(url);
         assert!(!error.to_string().contains("hunter2"), "{url}");
     }
-    for url in ["https://api", "h2c://api"] {
+    for url in ["https://api"] {
         let error = parse_upstream_url(url).expect_err(url);
         assert!(
             error.message.contains("not available in this version yet"),
@@ -168,4 +168,18 @@ fn an_upstream_may_be_a_unix_socket() {
     }
     assert!(parse_upstream_url(&format!("unix:{}", "x".repeat(107))).is_ok());
     assert!(parse_upstream_url(&format!("unix:{}", "x".repeat(108))).is_err());
+}
+
+#[test]
+fn an_upstream_may_speak_http2_with_prior_knowledge() {
+    for (url, host, port, authority) in [
+        ("h2c://api:50051", "api", 50051, "api:50051"),
+        ("h2c://api", "api", 80, "api"),
+        ("h2c://[::1]:81/", "::1", 81, "[::1]:81"),
+    ] {
+        let host = host.to_owned();
+        let parsed = parse_upstream_url(url).unwrap();
+        assert_eq!(parsed, UpstreamUrl::H2c(HostPort { host, port }));
+        assert_eq!(parsed.authority(), authority);
+    }
 }

@@ -29,6 +29,9 @@ pub(in crate::proxy) enum ConnectError {
     /// Not in `connect_timeout`.
     #[error("the upstream did not accept a connection in time")]
     Timeout,
+    /// It does not speak what `upstream.url` says.
+    #[error("the upstream does not speak HTTP/2 with prior knowledge: {0}")]
+    Protocol(io::Error),
     /// Anything else before a request could go out.
     #[error("no connection to the upstream: {0}")]
     Io(io::Error),
@@ -44,6 +47,7 @@ impl ConnectError {
             Self::Dns(_) => "dns_error",
             Self::Refused => "connection_refused",
             Self::Timeout => "connection_timeout",
+            Self::Protocol(_) => "http_protocol_error",
             Self::Io(_) => "destination_unavailable",
         }
     }
@@ -54,7 +58,7 @@ impl ConnectError {
             Self::Dns(_) => "dns_error",
             Self::Refused => "refused",
             Self::Timeout => "timeout",
-            Self::Io(_) => "failed",
+            Self::Protocol(_) | Self::Io(_) => "failed",
         }
     }
 

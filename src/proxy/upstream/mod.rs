@@ -1,4 +1,5 @@
-//! Connections to the upstream: a small LIFO pool per thread over `hyper::client::conn`.
+//! Connections to the upstream: a small LIFO pool per thread over `hyper::client::conn`, or over
+//! HTTP/2 a few that are shared (`h2c.rs`).
 //!
 //! Not hyper-util's legacy client, because the rules need what that hides: the connection checked
 //! out first, then the lease checked, then the request handed over with no await between (R15), and
@@ -7,17 +8,20 @@
 //! Deliberately absent: any automatic second try. Callers decide, with proof.
 
 pub(super) mod connect;
+mod h2c;
 
+use std::error::Error as _;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::body::Body;
 use super::{UpstreamSettings, UpstreamUrl};
@@ -34,15 +38,44 @@ const MAX_IDLE: usize = 256;
 /// How a dispatched request failed.
 #[derive(Debug)]
 pub enum SendError {
-    /// The client library handed the request back: it was not sent (R16, R29).
-    NotSent(Box<Request<Body>>),
+    /// Not sent, with proof (R16, R29): the client library handed the request back, or the peer
+    /// says that it did not look at it, and then the request is gone.
+    NotSent(Option<Box<Request<Body>>>),
     /// Some of it may have gone out.
     MaybeSent(hyper::Error),
 }
 
 /// Whether an answer came that is no valid HTTP; else the connection broke.
 pub(super) fn is_bad_answer(error: &hyper::Error) -> bool {
-    error.is_parse() || error.is_parse_status() || error.is_parse_too_large()
+    let invalid = |error: &h2::Error| error.is_library();
+    error.is_parse()
+        || error.is_parse_status()
+        || error.is_parse_too_large()
+        || h2_error(error).is_some_and(invalid)
+}
+
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    error.source()?.downcast_ref()
+}
+
+/// Whether the peer says that it did nothing about the request (RFC 9113 sections 6.8 and 8.7): it
+/// refused the stream, or ended the connection before it. The library gives a GOAWAY only to the
+/// streams after the last one that the peer names.
+fn is_refused(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(|error| {
+        let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        error.is_remote() && (refused || error.is_go_away())
+    })
+}
+
+fn failed(mut error: TrySendError<Request<Body>>) -> SendError {
+    let unsent = error.take_message().map(Box::new);
+    let error = error.into_error();
+    if unsent.is_some() || is_refused(&error) {
+        SendError::NotSent(unsent)
+    } else {
+        SendError::MaybeSent(error)
+    }
 }
 
 /// The pool of one thread.
@@ -51,6 +84,7 @@ pub(super) struct Pool {
     settings: UpstreamSettings,
     metrics: Arc<Metrics>,
     idle: Mutex<Vec<Idle>>,
+    shared: h2c::Lines,
 }
 
 /// Mostly idle: after an answer that came early the rest of its request may still be on its way.
@@ -61,12 +95,17 @@ struct Idle {
     since: Instant,
 }
 
-/// A checked-out connection. Dropped, it is closed.
+/// A checked-out connection, or a stream of a shared one. Dropped, it is closed.
 #[derive(Debug)]
 pub struct Connection {
     pool: Weak<Pool>,
-    sender: SendRequest<Body>,
-    driver: Driver,
+    channel: Channel,
+}
+
+#[derive(Debug)]
+enum Channel {
+    Own(SendRequest<Body>, Driver),
+    Shared(h2c::Stream),
 }
 
 /// The task that moves a connection's octets. It ends with its handle: a peer that reads nothing
@@ -104,23 +143,43 @@ impl Pool {
             settings,
             metrics,
             idle: Mutex::new(Vec::new()),
+            shared: h2c::Lines::default(),
         })
     }
 
     /// A live connection: the youngest idle one, or a new one.
     pub(super) async fn checkout(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+        // The drivers' turn first: what the upstream closed by now is not given out.
+        if self.settings.url.is_shared() {
+            tokio::task::yield_now().await;
+            return self.checkout_shared().await;
+        }
         if !self.lock().is_empty() {
-            // The drivers' turn first: what the upstream closed by now is not given out.
             tokio::task::yield_now().await;
         }
         match self.pop() {
-            Some(Idle { sender, driver, .. }) => Ok(Connection {
-                pool: Arc::downgrade(self),
-                sender,
-                driver,
-            }),
+            Some(Idle { sender, driver, .. }) => Ok(self.out(Channel::Own(sender, driver))),
             None => self.connect().await,
         }
+    }
+
+    async fn checkout_shared(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+        let limit = self.settings.pool_idle_timeout;
+        let had = || self.shared.pop(limit);
+        if let Some(stream) = had() {
+            return Ok(self.out(Channel::Shared(stream)));
+        }
+        let making = timeout(self.settings.connect_timeout, self.shared.making.lock());
+        let _making = making.await.map_err(|_| ConnectError::Timeout)?;
+        match had() {
+            Some(stream) => Ok(self.out(Channel::Shared(stream))),
+            None => self.connect().await,
+        }
+    }
+
+    fn out(self: &Arc<Self>, channel: Channel) -> Connection {
+        let pool = Arc::downgrade(self);
+        Connection { pool, channel }
     }
 
     /// Only one that can take a request now: waiting for another could last for ever.
@@ -137,6 +196,7 @@ impl Pool {
         let limit = self.settings.pool_idle_timeout;
         self.lock()
             .retain(|idle| idle.since.elapsed() < limit && !idle.sender.is_closed());
+        self.shared.prune(limit);
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Connection, ConnectError> {
@@ -153,6 +213,11 @@ impl Pool {
         let limit = self.settings.connect_timeout;
         match &self.settings.url {
             UpstreamUrl::Http(place) => self.first(connect::tcp(place, limit).await?).await,
+            UpstreamUrl::H2c(place) => {
+                let stream = connect::tcp(place, limit).await?;
+                let stream = self.shared.make(stream, limit, &self.metrics).await?;
+                Ok(self.out(Channel::Shared(stream)))
+            }
             UpstreamUrl::Unix(path) => self.first(connect::unix(path, limit).await?).await,
         }
     }
@@ -172,11 +237,7 @@ impl Pool {
             let _result: Result<(), hyper::Error> = connection.with_upgrades().await;
             drop(open);
         });
-        Ok(Connection {
-            pool: Arc::downgrade(self),
-            sender,
-            driver: Driver(driver.abort_handle()),
-        })
+        Ok(self.out(Channel::Own(sender, Driver(driver.abort_handle()))))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
@@ -187,33 +248,45 @@ impl Pool {
 }
 
 impl Connection {
-    /// Hands the request over at once; the future only waits for the answer's head.
+    /// Hands the request over at once; the future only waits for the answer's head. Dropped, it
+    /// resets a stream of a shared connection.
     pub fn send(
         &mut self,
-        request: Request<Body>,
+        mut request: Request<Body>,
     ) -> impl Future<Output = Result<Response<Incoming>, SendError>> + Send + use<> {
-        let answer = self.sender.try_send_request(request);
+        let (own, shared) = match &mut self.channel {
+            Channel::Own(sender, _) => (Some(sender.try_send_request(request)), None),
+            Channel::Shared(stream) => {
+                let pool = self.pool.upgrade();
+                let host = pool.map_or_else(String::new, |pool| pool.settings.url.authority());
+                h2c::absolute(&mut request, &host);
+                (None, Some(stream.sender.try_send_request(request)))
+            }
+        };
         async move {
-            answer
-                .await
-                .map_err(|mut error| match error.take_message() {
-                    Some(request) => SendError::NotSent(Box::new(request)),
-                    None => SendError::MaybeSent(error.into_error()),
-                })
+            let answer = match (own, shared) {
+                (Some(answer), _) => answer.await,
+                (None, Some(answer)) => answer.await,
+                (None, None) => return Err(SendError::NotSent(None)),
+            };
+            answer.map_err(failed)
         }
     }
 
     /// Back to the pool, after a whole answer.
     pub fn give_back(self) {
+        let (sender, driver) = match self.channel {
+            Channel::Own(sender, driver) => (sender, driver),
+            Channel::Shared(stream) => return stream.end(),
+        };
         let Some(pool) = self.pool.upgrade() else {
             return;
         };
-        if self.sender.is_closed() {
+        if sender.is_closed() {
             return;
         }
         let mut idle = pool.lock();
         if idle.len() < MAX_IDLE {
-            let Self { sender, driver, .. } = self;
             idle.push(Idle {
                 sender,
                 driver,
@@ -222,7 +295,8 @@ impl Connection {
         }
     }
 
-    /// Closes the socket now, whatever is under way (R31: the upstream first).
+    /// Closes the socket now, whatever is under way (R31: the upstream first). A shared one stays:
+    /// its stream is reset as soon as nobody holds its answer.
     pub fn close(self) {
         drop(self);
     }

@@ -1,3 +1,5 @@
 //! Upstreams of every kind: where they are, what they speak, how they fail.
 
+mod h2_server;
+mod h2c;
 mod sockets;
