@@ -60,7 +60,8 @@ fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
 
 /// Whether the peer says that it did nothing about the request (RFC 9113 sections 6.8 and 8.7): it
 /// refused the stream, or ended the connection before it. The library gives a GOAWAY only to the
-/// streams after the last one that the peer names.
+/// streams after the last one that the peer names; others of its errors about one come before a
+/// stream was opened, since a connection's tasks share a thread.
 fn is_refused(error: &hyper::Error) -> bool {
     h2_error(error).is_some_and(|error| {
         let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);

@@ -87,6 +87,15 @@ impl H2Upstream {
         script: impl Fn(&Parts, usize) -> Deed + Send + Sync + 'static,
     ) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::on(listener, streams, script)
+    }
+
+    /// The same on a socket bound before.
+    pub fn on(
+        listener: std::net::TcpListener,
+        streams: Option<u32>,
+        script: impl Fn(&Parts, usize) -> Deed + Send + Sync + 'static,
+    ) -> Self {
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {

@@ -251,6 +251,25 @@ fn nothing_of_a_request_is_logged_on_its_way_over_http2() {
     assert!(leaks.is_empty(), "{leaks:#?}");
 }
 
+#[test]
+fn a_lost_connection_is_an_unknown_outcome_for_all_on_it() {
+    let upstream = H2Upstream::start(|head, _| match head.uri.path() {
+        "/cut" => Deed::Cut,
+        _ => Deed::Hang,
+    });
+    let sidecar = sidecar_to(&upstream, "", "");
+    let addr = sidecar.addr;
+    let other = thread::spawn(move || pay(addr, "a", "x"));
+    upstream.wait_calls(1);
+    let cut = post(&sidecar, "/cut", "b");
+    for answer in [cut, other.join().unwrap(), pay(addr, "a", "x")] {
+        assert_eq!(told(&answer), (502, "upstream_connection_lost".into()));
+        assert_eq!(answer.json()["outcome"], "unknown");
+    }
+    assert_eq!((upstream.calls(), upstream.connections()), (2, 1));
+    sidecar.wait_metric("retrysafe_upstream_connections", |open| open == 0);
+}
+
 /// One conversation over HTTP/2: what came back, or why the stream ended.
 async fn converse(
     addr: std::net::SocketAddr,
