@@ -221,13 +221,12 @@ impl App {
     }
 
     fn announce(&self) {
-        let upstream = &self.config.proxy.upstream;
         tracing::info!(
             event = "listening",
             address = %self.proxy_addr,
             tls = self.certificates.is_some(),
             health = %self.health_addr,
-            upstream = %format_args!("http://{}:{}", upstream.host, upstream.port),
+            upstream = %self.config.proxy.upstream.url,
             store = %self.stores.describe(),
             version = env!("CARGO_PKG_VERSION"),
             "retrysafe is listening on {}", self.proxy_addr

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Config;
 use crate::idempotency::Policy;
-use crate::proxy::{HostHeader, Underscores, UpstreamSettings};
+use crate::proxy::{HostHeader, HostPort, Underscores, UpstreamSettings, UpstreamUrl};
 use crate::store::StoreUrl;
 use crate::telemetry::LogFormat;
 use crate::{admin, proxy, server, store, telemetry};
@@ -30,8 +30,10 @@ impl Default for Config {
             },
             proxy: proxy::Settings {
                 upstream: UpstreamSettings {
-                    host: "127.0.0.1".to_owned(),
-                    port: 3000,
+                    url: UpstreamUrl::Http(HostPort {
+                        host: "127.0.0.1".to_owned(),
+                        port: 3000,
+                    }),
                     connect_timeout: seconds(2),
                     answer_within: seconds(30),
                     give_up_after: seconds(600),

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use thiserror::Error;
@@ -30,8 +30,8 @@ pub enum BodyError {
     /// No piece for too long.
     #[error("no piece of the body for too long")]
     Idle,
-    /// An answer under way was cut by the upstream.
-    #[error("the answer broke off")]
+    /// It ended before its end.
+    #[error("the body broke off")]
     Cut,
 }
 
@@ -74,6 +74,7 @@ pub struct Whole {
 #[derive(Debug)]
 pub struct Stream {
     incoming: Incoming,
+    version: Version,
     timeout: Duration,
     sleep: Pin<Box<Sleep>>,
     /// Whether a piece was asked for and did not come yet: only then the clock runs.
@@ -152,11 +153,17 @@ impl Body {
     }
 
     /// Passes `incoming` on; an error if no piece comes for `timeout`.
-    pub fn stream(incoming: Incoming, timeout: Duration, connection: Option<Connection>) -> Self {
+    pub fn stream(
+        incoming: Incoming,
+        version: Version,
+        timeout: Duration,
+        connection: Option<Connection>,
+    ) -> Self {
         let sleep = Box::pin(tokio::time::sleep(timeout));
         let passage = None;
         Self::Stream(Box::new(Stream {
             incoming,
+            version,
             timeout,
             sleep,
             waits: false,
@@ -236,6 +243,9 @@ impl Whole {
 impl Stream {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
+            if frame.is_none() && is_cut(&self.incoming, self.version) {
+                return Poll::Ready(Some(Err(BodyError::Cut)));
+            }
             let ends = match &frame {
                 None => true,
                 Some(frame) => frame.as_ref().is_ok_and(Frame::is_trailers),
@@ -266,6 +276,13 @@ impl Stream {
             connection.give_back();
         }
     }
+}
+
+/// Whether a body that says it is over broke off: the library takes a reset of its HTTP/2 stream
+/// with `NO_ERROR` for an end.
+pub(super) fn is_cut(incoming: &Incoming, version: Version) -> bool {
+    let whole = incoming.is_end_stream() || incoming.size_hint().exact() == Some(0);
+    version == Version::HTTP_2 && !whole
 }
 
 /// R27: trailers without the names that may not stand there; nothing where none is left.

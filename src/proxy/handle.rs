@@ -84,7 +84,7 @@ impl Proxy {
         let started = Instant::now();
         let (head, body) = request.into_parts();
         let method = head.method.clone();
-        let mut intake = Intake::new(&head.headers, body);
+        let mut intake = Intake::new(&head, body);
         let (route, mut verdict) = match self.arrive(head, peer) {
             Ok(arrival) => {
                 let route = arrival.route.clone();
@@ -193,8 +193,9 @@ impl Proxy {
 
     /// The body as it comes.
     pub(super) fn streamed(&self, intake: &mut Intake) -> Body {
+        let version = intake.version();
         match intake.take() {
-            Some(body) => Body::stream(body, self.shared.settings.body_timeout, None),
+            Some(body) => Body::stream(body, version, self.shared.settings.body_timeout, None),
             None => Body::empty(),
         }
     }
@@ -219,7 +220,7 @@ impl Proxy {
 
     pub(super) fn rewrite(&self, arrival: &mut Arrival) {
         let settings = &self.shared.settings;
-        let upstream_host = self.upstream.authority();
+        let upstream_host = settings.upstream.url.authority();
         let Arrival {
             head, target, peer, ..
         } = arrival;

@@ -7,11 +7,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Version;
 use http::header::{self, HeaderMap};
+use http::request::Parts;
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
+
+use super::body::{BodyError, is_cut};
 
 /// A rest up to this length is read off.
 const SMALL: u64 = 64 * 1024;
@@ -22,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Intake {
     body: Option<Incoming>,
+    version: Version,
     length: Option<u64>,
     /// The client sends the body only after 100, which reading it would bring about.
     awaits_continue: bool,
@@ -31,10 +36,12 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(headers: &HeaderMap, body: Incoming) -> Self {
+    pub(super) fn new(head: &Parts, body: Incoming) -> Self {
+        let headers = &head.headers;
         Self {
             over: body.is_end_stream(),
             body: Some(body),
+            version: head.version,
             length: content_length(headers),
             awaits_continue: headers.contains_key(header::EXPECT),
             spoilt: false,
@@ -46,15 +53,24 @@ impl Intake {
         self.length
     }
 
+    /// What it comes over.
+    pub(super) fn version(&self) -> Version {
+        self.version
+    }
+
     /// For passing it on; whoever has it answers for its rest.
     pub(super) fn take(&mut self) -> Option<Incoming> {
         self.body.take()
     }
 
     /// The next piece; from the first one on the client may have been sent 100.
-    pub(super) async fn frame(&mut self) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+    pub(super) async fn frame(&mut self) -> Option<Result<Frame<Bytes>, BodyError>> {
         self.awaits_continue = false;
-        let frame = self.body.as_mut()?.frame().await;
+        let body = self.body.as_mut()?;
+        let frame = match body.frame().await {
+            None if is_cut(body, self.version) => Some(Err(BodyError::Cut)),
+            frame => frame.map(|frame| frame.map_err(BodyError::from)),
+        };
         self.over |= frame.is_none();
         self.spoilt |= matches!(frame, Some(Err(_)));
         frame

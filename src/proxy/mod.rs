@@ -37,6 +37,6 @@ mod waiting;
 
 pub use body::{Body, BodyError, Fed};
 pub use phase::{Phase, Phases};
-pub use settings::{HostHeader, Settings, Underscores, UpstreamSettings};
+pub use settings::{HostHeader, HostPort, Settings, Underscores, UpstreamSettings, UpstreamUrl};
 pub use shared::{Proxy, Shared};
 pub use waiting::WaitingRoom;

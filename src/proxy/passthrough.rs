@@ -59,7 +59,9 @@ impl Proxy {
             };
             match answered {
                 Ok(Ok(response)) => return self.passed(connection, response, wish.take()),
-                Ok(Err(SendError::NotSent(unsent))) => request = *unsent,
+                Ok(Err(SendError::NotSent(Some(unsent)))) => request = *unsent,
+                // Not sent, but its body went by.
+                Ok(Err(SendError::NotSent(None))) => break,
                 Ok(Err(SendError::MaybeSent(_))) if passage.has_stalled() => {
                     let detail = "No piece of the request body came in time.";
                     return Err(Problem::new(Code::RequestTimeout, detail));
@@ -93,12 +95,13 @@ impl Proxy {
             )
             .proxy_status("http_response_transfer_coding"));
         }
+        let version = response.version();
         let (mut head, incoming) = response.into_parts();
         rewrite::to_client(&mut head, None, self.shared.date());
         let limit = self.shared.settings.upstream.give_up_after;
         Ok(Response::from_parts(
             head,
-            Body::stream(incoming, limit, Some(connection)),
+            Body::stream(incoming, version, limit, Some(connection)),
         ))
     }
 }

@@ -1,5 +1,7 @@
 //! What `[server]` and `[upstream]` mean for one request. Plain data, built by `config/`.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -28,11 +30,9 @@ pub struct Settings {
 /// `[upstream]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamSettings {
-    /// Host name or address; IPv6 without brackets.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Until a connection stands.
+    /// Where it is.
+    pub url: UpstreamUrl,
+    /// Until a connection stands, for each address of a name.
     pub connect_timeout: Duration,
     /// R15: until the client gets 504.
     pub answer_within: Duration,
@@ -44,6 +44,76 @@ pub struct UpstreamSettings {
     pub pool_idle_timeout: Duration,
     /// R27: which Host the upstream sees.
     pub host_header: HostHeader,
+}
+
+/// `upstream.url`: where the upstream is and what it speaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpstreamUrl {
+    /// `http://`: HTTP/1.1 over TCP.
+    Http(HostPort),
+    /// `h2c://`: HTTP/2 with prior knowledge over TCP.
+    H2c(HostPort),
+    /// `unix:`: HTTP/1.1 over a Unix socket.
+    Unix(PathBuf),
+}
+
+/// A place on the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// Host name or address; IPv6 without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+impl UpstreamUrl {
+    /// Where on the network it is; a Unix socket is not there.
+    pub fn place(&self) -> Option<&HostPort> {
+        match self {
+            Self::Http(place) | Self::H2c(place) => Some(place),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Whether exchanges share a connection.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::H2c(_))
+    }
+
+    /// The upstream's own `Host`.
+    pub fn authority(&self) -> String {
+        match self {
+            Self::Http(place) | Self::H2c(place) if place.port == 80 => place.bracketed(),
+            Self::Http(place) | Self::H2c(place) => place.to_string(),
+            Self::Unix(_) => "localhost".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for UpstreamUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(place) => write!(f, "http://{place}"),
+            Self::H2c(place) => write!(f, "h2c://{place}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl HostPort {
+    fn bracketed(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        }
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.bracketed(), self.port)
+    }
 }
 
 /// `server.underscores`.

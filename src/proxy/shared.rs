@@ -9,7 +9,7 @@ use super::Settings;
 use super::budget::{Budget, Exchanges};
 use super::phase::{Phase, Phases};
 use super::rewrite::imf_fixdate;
-use super::upstream::Pool;
+use super::upstream::{Pool, connect};
 use super::waiting::WaitingRoom;
 use crate::clock::Clock;
 use crate::idempotency::record::UnknownWhy;
@@ -70,6 +70,10 @@ impl Shared {
                     .get_or_create(&Label([("why", why.name())])),
             );
         }
+        for result in connect::RESULTS {
+            let labels = Label([("result", result)]);
+            drop(metrics.upstream_connects.get_or_create(&labels));
+        }
         for reason in ["size", "budget"] {
             drop(metrics.not_kept.get_or_create(&Label([("reason", reason)])));
         }
@@ -123,7 +127,7 @@ impl Shared {
 impl Proxy {
     /// One thread's proxy over its own store handle.
     pub fn new(shared: Arc<Shared>, store: Arc<Guarded>) -> Arc<Self> {
-        let upstream = Pool::new(shared.settings.upstream.clone());
+        let upstream = Pool::new(shared.settings.upstream.clone(), shared.metrics.clone());
         let breaker = store.breaker().clone();
         Arc::new(Self {
             shared,

@@ -95,6 +95,10 @@ pub struct Metrics {
     pub handshakes_failed: Family<Label<1>, Counter>,
     /// Changed certificate files, by result (`ok`, `failed`).
     pub certificate_reloads: Family<Label<1>, Counter>,
+    /// Open connections to the upstream.
+    pub upstream_connections: Gauge,
+    /// Connections to the upstream by how making them ended.
+    pub upstream_connects: Family<Label<1>, Counter>,
     /// Open tunnels of upgraded connections.
     pub tunnels: Gauge,
     /// Bytes held for covered requests.
@@ -137,6 +141,8 @@ impl Metrics {
             connections: Gauge::default(),
             handshakes_failed: Family::default(),
             certificate_reloads: Family::default(),
+            upstream_connections: Gauge::default(),
+            upstream_connects: Family::default(),
             tunnels: Gauge::default(),
             buffered_bytes: Gauge::default(),
             leases_lost: Counter::default(),
@@ -149,6 +155,7 @@ impl Metrics {
         };
         metrics.register_requests();
         metrics.register_connections();
+        metrics.register_upstream();
         metrics.register_records();
         metrics
     }
@@ -215,6 +222,20 @@ impl Metrics {
             "certificate_reloads",
             "Changed certificate files, by result",
             self.certificate_reloads.clone(),
+        );
+    }
+
+    fn register_upstream(&mut self) {
+        let r = &mut self.registry;
+        r.register(
+            "upstream_connections",
+            "Open connections to the upstream",
+            self.upstream_connections.clone(),
+        );
+        r.register(
+            "upstream_connects",
+            "Connections to the upstream by how making them ended",
+            self.upstream_connects.clone(),
         );
     }
 

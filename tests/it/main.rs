@@ -30,6 +30,7 @@ mod tls;
 mod transparency;
 mod unconfirmed;
 mod upgrades;
+mod upstreams;
 mod wire;
 
 #[test]

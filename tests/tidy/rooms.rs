@@ -78,8 +78,8 @@ const ROOMS: &[Room] = &[
     Room { name: "store", names: Some(&["clock", "idempotency", "telemetry"]), never: &[],
         outside: &["bytes", "redb", "redis", "thiserror", "tokio", "tracing"] },
     Room { name: "proxy", names: Some(&["clock", "idempotency", "routes", "store", "telemetry"]), never: STORES,
-        outside: &["base64", "bytes", "getrandom", "http", "http_body", "http_body_util", "httpdate", "hyper",
-            "hyper_util", "ipnet", "serde_json", "sha2", "thiserror", "tokio", "tracing", "uuid"] },
+        outside: &["base64", "bytes", "getrandom", "h2", "http", "http_body", "http_body_util", "httpdate",
+            "hyper", "hyper_util", "ipnet", "serde_json", "sha2", "thiserror", "tokio", "tracing", "uuid"] },
     Room { name: "server", names: Some(&["telemetry"]), never: &[],
         outside: &["bytes", "http", "http_body", "hyper", "hyper_util", "rustls", "socket2", "tokio", "tokio_rustls",
             "tracing"] },
@@ -103,6 +103,7 @@ const ROOMS: &[Room] = &[
 const DOORS: &[(&str, &str)] = &[
     ("base64", "src/proxy/request/"),
     ("clap", "src/cli/"),
+    ("h2", "src/proxy/upstream/"),
     ("httpdate", "src/proxy/rewrite.rs"),
     ("prometheus_client", "src/telemetry/metrics.rs"),
     ("redb", "src/store/file/"),

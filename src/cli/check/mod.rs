@@ -52,12 +52,6 @@ fn invalid(found: &ConfigErrors) -> String {
 
 /// What the configuration amounts to, a few lines.
 fn summary(config: &Config) -> String {
-    let upstream = &config.proxy.upstream;
-    let host = if upstream.host.contains(':') {
-        format!("[{}]", upstream.host)
-    } else {
-        upstream.host.clone()
-    };
     let mode = match config.policy.mode {
         Mode::Enforce => "enforce",
         Mode::Off => "off",
@@ -86,7 +80,7 @@ fn summary(config: &Config) -> String {
     let rows = [
         ("listen", listen),
         ("health", config.health.listen.to_string()),
-        ("upstream", format!("http://{host}:{}", upstream.port)),
+        ("upstream", config.proxy.upstream.url.to_string()),
         ("store", config.store.url.to_string()),
         ("policy", format!("{mode} on {}", methods.join(", "))),
         ("routes", routes),

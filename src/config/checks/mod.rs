@@ -157,7 +157,9 @@ impl Checks<'_, '_> {
                 "choose another port for one of them",
             );
         }
-        let upstream = &config.proxy.upstream;
+        let Some(upstream) = config.proxy.upstream.url.place() else {
+            return;
+        };
         let Ok(ip) = upstream.host.parse::<IpAddr>() else {
             return;
         };

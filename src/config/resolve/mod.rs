@@ -121,11 +121,9 @@ fn server(reader: &mut Reader<'_, '_>, config: &mut Config) {
 
 fn upstream(reader: &mut Reader<'_, '_>, config: &mut Config) {
     let upstream = &mut config.proxy.upstream;
-    let mut place = (upstream.host.clone(), upstream.port);
-    reader.set("upstream.url", &mut place, |value, sink| {
+    reader.set("upstream.url", &mut upstream.url, |value, sink| {
         url(value, sink, parse_upstream_url)
     });
-    (upstream.host, upstream.port) = place;
     reader.set(
         "upstream.connect_timeout",
         &mut upstream.connect_timeout,

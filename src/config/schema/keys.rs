@@ -118,7 +118,7 @@ pub(super) const PROCESS: &[Key] = &[
         "upstream.url",
         Kind::Text("url"),
         r#""http://127.0.0.1:3000""#,
-        "The API behind: `http://HOST[:PORT]`, without path, query or user info.",
+        "The API behind: `http://HOST[:PORT]` or `h2c://HOST[:PORT]` (HTTP/2 with prior knowledge), without path, query or user info, or `unix:PATH`.",
     ),
     key(
         "upstream.connect_timeout",

@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::schema::nearest;
+use crate::proxy::{HostPort, UpstreamUrl};
 use crate::store::StoreUrl;
 
 /// Why a url cannot be used, and what to write. Holds nothing of the url itself.
@@ -113,29 +114,27 @@ fn percent_encoding_is_whole(text: &str) -> bool {
     })
 }
 
-const UPSTREAM_HELP: &str = "write \"http://HOST:PORT\", e.g. \"http://127.0.0.1:3000\"";
+const UPSTREAM_HELP: &str = "write \"http://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\", e.g. \"http://127.0.0.1:3000\"";
 
-/// Parses `http://HOST[:PORT]`; IPv6 loses its brackets.
-pub(super) fn parse_upstream_url(text: &str) -> Result<(String, u16), UrlError> {
+/// Parses `http://HOST[:PORT]`, `h2c://HOST[:PORT]` and `unix:PATH`; IPv6 loses its brackets.
+pub(super) fn parse_upstream_url(text: &str) -> Result<UpstreamUrl, UrlError> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return unix(path);
+    }
     let Some((scheme, rest)) = text.split_once("://") else {
-        if text.starts_with("unix:") {
-            return wrong(
-                "is a unix: url, which is not available in this version yet",
-                UPSTREAM_HELP,
-            );
-        }
         return wrong("has no scheme", UPSTREAM_HELP);
     };
-    match scheme {
-        "http" => {}
-        "https" | "h2c" | "unix" => {
+    let speaks = match scheme {
+        "http" => UpstreamUrl::Http,
+        "h2c" => UpstreamUrl::H2c,
+        "https" => {
             return wrong(
                 format!("is {scheme}://, which is not available in this version yet"),
                 UPSTREAM_HELP,
             );
         }
-        _ => return wrong("does not begin with http://", UPSTREAM_HELP),
-    }
+        _ => return wrong("does not begin with a known scheme", UPSTREAM_HELP),
+    };
     if rest.contains('@') {
         return wrong(
             "has user info",
@@ -153,9 +152,33 @@ pub(super) fn parse_upstream_url(text: &str) -> Result<(String, u16), UrlError> 
         );
     }
     match host_and_port(authority) {
-        Ok((host, port)) => Ok((host.to_owned(), port.unwrap_or(80))),
+        Ok((host, port)) => Ok(speaks(HostPort {
+            host: host.to_owned(),
+            port: port.unwrap_or(80),
+        })),
         Err(message) => wrong(message, UPSTREAM_HELP),
     }
+}
+
+/// A socket's path: the kernel takes 107 octets and no NUL.
+fn unix(path: &str) -> Result<UpstreamUrl, UrlError> {
+    const HELP: &str = "write \"unix:PATH\", e.g. \"unix:/run/app.sock\"";
+    if path.is_empty() {
+        return wrong("names no socket", HELP);
+    }
+    if path.starts_with("//") {
+        return wrong("has slashes that do not belong to a path", HELP);
+    }
+    if path.contains('\0') {
+        return wrong("is not a path", HELP);
+    }
+    if path.len() > 107 {
+        return wrong(
+            "has a path of more than 107 octets",
+            "a Unix socket's path cannot be longer; use a shorter folder or a relative path",
+        );
+    }
+    Ok(UpstreamUrl::Unix(PathBuf::from(path)))
 }
 
 /// Takes `host`, `host:port`, `[v6]`, `[v6]:port` apart.

@@ -117,7 +117,10 @@ fn upstream_urls_are_http_host_and_port() {
     for (url, host, port) in cases {
         assert_eq!(
             parse_upstream_url(url),
-            Ok((host.to_owned(), port)),
+            Ok(UpstreamUrl::Http(HostPort {
+                host: host.to_owned(),
+                port
+            })),
             "{url}"
         );
     }
@@ -139,20 +142,39 @@ fn upstream_urls_are_http_host_and_port() {
         "http://[::1",
         "ftp://api",
         "HTTP://api",
+        "unix:",
+        "unix:///run/app.sock",
+        "unix:/run/a\0b",
     ] {
         let error = parse_upstream_url(url).expect_err(url);
         assert!(!error.to_string().contains("hunter2"), "{url}");
     }
-    for url in [
-        "https://api",
-        "h2c://api",
-        "unix:/run/app.sock",
-        "unix:///run/app.sock",
+    let error = parse_upstream_url("https://api").unwrap_err();
+    assert!(error.message.contains("not available in this version yet"));
+}
+
+#[test]
+fn an_upstream_may_be_a_unix_socket() {
+    for path in ["/run/app.sock", "app.sock", "./a b"] {
+        let url = parse_upstream_url(&format!("unix:{path}")).unwrap();
+        assert_eq!(url, UpstreamUrl::Unix(PathBuf::from(path)));
+        assert_eq!(url.to_string(), format!("unix:{path}"));
+        assert_eq!(url.authority(), "localhost");
+    }
+    assert!(parse_upstream_url(&format!("unix:{}", "x".repeat(107))).is_ok());
+    assert!(parse_upstream_url(&format!("unix:{}", "x".repeat(108))).is_err());
+}
+
+#[test]
+fn an_upstream_may_speak_http2_with_prior_knowledge() {
+    for (url, host, port, authority) in [
+        ("h2c://api:50051", "api", 50051, "api:50051"),
+        ("h2c://api", "api", 80, "api"),
+        ("h2c://[::1]:81/", "::1", 81, "[::1]:81"),
     ] {
-        let error = parse_upstream_url(url).expect_err(url);
-        assert!(
-            error.message.contains("not available in this version yet"),
-            "{url}"
-        );
+        let host = host.to_owned();
+        let parsed = parse_upstream_url(url).unwrap();
+        assert_eq!(parsed, UpstreamUrl::H2c(HostPort { host, port }));
+        assert_eq!(parsed.authority(), authority);
     }
 }

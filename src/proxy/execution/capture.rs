@@ -19,7 +19,7 @@ use super::exchange::{Ended, Exchange, why_stopped};
 use super::keeper::Stop;
 use super::{Reply, answer};
 use crate::idempotency::record::UnknownWhy;
-use crate::proxy::body::{Body, Piece};
+use crate::proxy::body::{Body, Piece, is_cut};
 use crate::proxy::budget::Reservation;
 use crate::proxy::rewrite;
 use crate::proxy::upstream::Connection;
@@ -95,6 +95,7 @@ impl Exchange {
         connection: Connection,
         response: Response<Incoming>,
     ) -> Ended {
+        let version = response.version();
         let (mut head, mut incoming) = response.into_parts();
         let shared = self.job.proxy.shared.clone();
         let policy = &self.job.route.policy;
@@ -108,6 +109,10 @@ impl Exchange {
         loop {
             let frame = match self.next(&mut incoming).await {
                 Ok(Some(frame)) => frame,
+                Ok(None) if is_cut(&incoming, version) => {
+                    connection.close();
+                    return Ended::Unknown(UnknownWhy::Truncated);
+                }
                 Ok(None) => break,
                 Err(why) => {
                     connection.close();

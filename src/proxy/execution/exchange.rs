@@ -76,7 +76,9 @@ impl Exchange {
             };
             match self.send(connection, request).await {
                 Ok(ended) => return ended,
-                Err(unsent) => request = *unsent,
+                Err(Some(unsent)) => request = *unsent,
+                // The peer did nothing about it: the same request again, as the same attempt.
+                Err(None) => request = self.job.request(self.keeper.lease.attempt()),
             }
         }
         Ended::NotSent(unreachable("connection_terminated"))
@@ -115,7 +117,7 @@ impl Exchange {
         &mut self,
         mut connection: Connection,
         request: Request<Body>,
-    ) -> Result<Ended, Box<Request<Body>>> {
+    ) -> Result<Ended, Option<Box<Request<Body>>>> {
         let settings = &self.job.proxy.shared.settings.upstream;
         let (answer_within, give_up_after) = (settings.answer_within, settings.give_up_after);
         let answer = connection.send(request);

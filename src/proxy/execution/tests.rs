@@ -11,7 +11,9 @@ use super::*;
 use crate::clock::SystemClock;
 use crate::idempotency::record::{FailedWhy, Owner, State};
 use crate::idempotency::{Fingerprint, Outcome, Policy};
-use crate::proxy::settings::{HostHeader, Settings, Underscores, UpstreamSettings};
+use crate::proxy::settings::{
+    HostHeader, HostPort, Settings, Underscores, UpstreamSettings, UpstreamUrl,
+};
 use crate::proxy::shared::Shared;
 use crate::routes::Routes;
 use crate::store::MemoryStore;
@@ -24,8 +26,10 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
     let second = Duration::from_secs(1);
     let settings = Settings {
         upstream: UpstreamSettings {
-            host: upstream.ip().to_string(),
-            port: upstream.port(),
+            url: UpstreamUrl::Http(HostPort {
+                host: upstream.ip().to_string(),
+                port: upstream.port(),
+            }),
             connect_timeout: second * 10,
             answer_within: second * 30,
             give_up_after: second * 30,

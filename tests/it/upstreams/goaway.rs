@@ -1,0 +1,99 @@
+//! What a GOAWAY says of a request under way, and what the end of a connection does not say.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use super::h2_server::{Deed, H2Upstream};
+use crate::support::client::pay;
+use crate::support::sidecar::{Plan, Tables};
+use crate::support::upstream::drain;
+
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+const HEADERS: u8 = 1;
+
+/// A GOAWAY that names the last stream looked at, and a reason.
+fn goaway(last: u8, reason: u8) -> Vec<u8> {
+    let head = [0, 0, 8, 7, 0, 0, 0, 0, 0];
+    [head.as_slice(), &[0, 0, 0, last], &[0, 0, 0, reason]].concat()
+}
+
+/// Speaks HTTP/2 up to the head of the first request.
+fn first_head(stream: &mut TcpStream) {
+    stream.read_exact(&mut [0; 24]).unwrap();
+    stream.write_all(&SETTINGS).unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+        stream.read_exact(&mut vec![0; length]).unwrap();
+        if head[3] == HEADERS {
+            return;
+        }
+    }
+}
+
+/// The first connection ends its first request with these octets, all others serve.
+fn after(octets: Vec<u8>, closes: bool) -> (TcpListener, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let first = listener.try_clone().unwrap();
+    let ends = thread::spawn(move || {
+        let (mut stream, _peer) = first.accept().unwrap();
+        first_head(&mut stream);
+        stream.write_all(&octets).unwrap();
+        if !closes {
+            // It stays open as long as the test runs.
+            thread::spawn(move || drain(&mut stream));
+        }
+    });
+    (listener, ends)
+}
+
+#[test]
+fn only_a_goaway_that_names_an_earlier_stream_proves_that_nothing_was_done() {
+    for (name, octets, closes, proof) in [
+        ("lower id", goaway(0, 0), false, true),
+        ("lower id, an error", goaway(0, 2), true, true),
+        ("this id", goaway(1, 0), true, false),
+        ("this id, an error", goaway(1, 2), true, false),
+        ("none", Vec::new(), true, false),
+    ] {
+        let (listener, ends) = after(octets, closes);
+        let addr = listener.local_addr().unwrap();
+        let tables = Tables {
+            server: "threads = 1",
+            ..Tables::default()
+        };
+        let url = format!("h2c://{addr}");
+        let plan = Plan::new(addr, &tables).env("RETRYSAFE__UPSTREAM__URL", &url);
+        let sidecar = plan.start();
+        let asked = sidecar.addr;
+        let asked = thread::spawn(move || pay(asked, "k", "x"));
+        ends.join().unwrap();
+        let upstream = H2Upstream::on(listener, None, |_, n| Deed::Reply(format!("n={n}")));
+        let first = asked.join().unwrap();
+        let again = pay(sidecar.addr, "k", "x");
+        if proof {
+            assert_eq!(
+                (first.status, first.text().as_str()),
+                (201, "n=1"),
+                "{name}"
+            );
+            assert!(again.is_replay(), "{name}");
+            assert_eq!(upstream.calls(), 1, "{name}");
+            let attempt = |name| upstream.seen(|seen| seen[0].header(name).map(str::to_owned));
+            assert_eq!(
+                attempt("idempotency-attempt").as_deref(),
+                Some("1"),
+                "{name}"
+            );
+            continue;
+        }
+        for answer in [first, again] {
+            assert_eq!(answer.status, 502, "{name}");
+            assert_eq!(answer.json()["outcome"], "unknown", "{name}");
+        }
+        assert_eq!(upstream.calls(), 0, "{name}");
+        assert_eq!(pay(sidecar.addr, "other", "x").status, 201, "{name}");
+    }
+}
