@@ -7,7 +7,7 @@ FROM docker.io/library/rust:1.95-bookworm AS build
 WORKDIR /src
 # Dependencies first: they change less often than the code, and their layer is cached.
 COPY Cargo.toml Cargo.lock ./
-RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
+RUN mkdir src benches && echo 'fn main() {}' > src/main.rs && touch src/lib.rs benches/proxy.rs \
     && cargo build --release --locked \
     && rm -r src
 COPY src src

@@ -336,3 +336,25 @@ fn a_further_try_that_is_not_sent_leaves_the_lost_outcome_as_open_as_it_was() {
     assert_eq!(upstream.calls(), 1);
     assert_eq!(upstream.seen()[0].header("idempotency-attempt"), Some("3"));
 }
+
+#[test]
+fn a_further_try_that_is_released_leaves_the_lost_outcome_as_open_as_it_was() {
+    let upstream = Upstream::start(|_, n| match n {
+        1 => vec![Act::Close],
+        2 => vec![reply(429, &[("Retry-After", "1")], "later")],
+        _ => vec![reply(200, &[], "done")],
+    });
+    let sidecar = sidecar(upstream.addr, "");
+    let put = |body: &str| request("PUT", "/pay", &[("Idempotency-Key", "k")], body);
+    let answer = client::send(sidecar.addr, &put("one"));
+    assert_eq!(answer.code(), "upstream_connection_lost");
+    // "Not carried out" speaks of the second try; the first may have been.
+    let answer = client::send(sidecar.addr, &put("one"));
+    assert_eq!((answer.status, answer.text().as_str()), (429, "later"));
+    // Never two payloads under one key.
+    let other = client::send(sidecar.addr, &put("two"));
+    assert_eq!(other.code(), "idempotency_key_reused");
+    assert_eq!(client::send(sidecar.addr, &put("one")).text(), "done");
+    assert_eq!(client::send(sidecar.addr, &put("one")).text(), "done");
+    assert_eq!(upstream.calls(), 3);
+}

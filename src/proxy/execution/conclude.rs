@@ -114,7 +114,7 @@ impl Exchange {
         let fingerprint = self.job.claim.fingerprint.clone();
         let head = &captured.head;
         match (settlement, &captured.body) {
-            (Settlement::Fail(why), _) => (State::Failed { why }, policy.failed_ttl),
+            (Settlement::Fail(why), _) => self.job.not_carried_out(why),
             (Settlement::Unresolve(why, problem), _) => {
                 let problem = Some(problem);
                 (

@@ -218,15 +218,17 @@ async fn withdraw(job: &Job) {
 }
 
 impl Job {
-    /// What the record becomes if nothing is sent. An earlier outcome stays as open as it was:
-    /// failed would let another payload run under the key (R11).
+    /// What the record becomes if nothing is sent.
     fn unsent(&self) -> (State, Duration) {
+        self.not_carried_out(FailedWhy::NotSent)
+    }
+
+    /// What the record becomes if this try changed nothing. An earlier outcome stays as open as it
+    /// was: failed would let another payload run under the key (R11).
+    fn not_carried_out(&self, why: FailedWhy) -> (State, Duration) {
         let policy = &self.route.policy;
         match self.from {
-            None => {
-                let why = FailedWhy::NotSent;
-                (State::Failed { why }, policy.failed_ttl)
-            }
+            None => (State::Failed { why }, policy.failed_ttl),
             Some(Earlier { why, problem, .. }) => {
                 let fingerprint = self.claim.fingerprint.clone();
                 let state = State::Unresolved {
