@@ -182,7 +182,10 @@ impl Proxy {
     }
 
     async fn route(self: &Arc<Self>, mut arrival: Arrival, intake: &mut Intake) -> Verdict {
-        if arrival.route.covers(&arrival.head.method) {
+        // R1: calls whose outcome is in trailers pass, where the upstream can take them.
+        let is_grpc =
+            request::is_grpc(&arrival.head) && self.shared.settings.upstream.url.is_shared();
+        if arrival.route.covers(&arrival.head.method) && !is_grpc {
             return self.covered(arrival, intake).await;
         }
         if let Some(response) = answer_here(&mut arrival.head) {

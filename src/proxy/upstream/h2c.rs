@@ -217,7 +217,8 @@ impl Drop for Stream {
 
 /// A head as HTTP/2 has it (RFC 9113 sections 8.2.2 and 8.3.1): the Host is the authority of an
 /// absolute target, and of hop-by-hop fields `TE: trailers` alone is left.
-pub(super) fn absolute(request: &mut Request<Body>, own: &str) {
+/// False where that cannot be.
+pub(super) fn absolute(request: &mut Request<Body>, own: &str) -> bool {
     *request.version_mut() = Version::HTTP_2;
     let headers = request.headers_mut();
     for name in [
@@ -229,13 +230,12 @@ pub(super) fn absolute(request: &mut Request<Body>, own: &str) {
     }
     let host = headers.remove(header::HOST);
     if host.is_none() && request.uri().authority().is_some() {
-        return;
+        return true;
     }
     let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = Some(Scheme::HTTP);
     parts.authority = host.or_else(|| own.parse().ok());
-    if let Ok(uri) = Uri::from_parts(parts) {
-        *request.uri_mut() = uri;
-    }
+    let target = Uri::from_parts(parts).map(|uri| *request.uri_mut() = uri);
+    target.is_ok()
 }

@@ -260,8 +260,12 @@ impl Connection {
             Channel::Shared(stream) => {
                 let pool = self.pool.upgrade();
                 let host = pool.map_or_else(String::new, |pool| pool.settings.url.authority());
-                h2c::absolute(&mut request, &host);
-                (None, Some(stream.sender.try_send_request(request)))
+                // What cannot be said in HTTP/2 is not said.
+                let sayable = h2c::absolute(&mut request, &host);
+                (
+                    None,
+                    sayable.then(|| stream.sender.try_send_request(request)),
+                )
             }
         };
         async move {

@@ -301,8 +301,15 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 fn grpc_passes_with_trailers_both_ways() {
+    for rest in ["[policy]\nmode = \"off\"", "[policy]\nmode = \"enforce\""] {
+        grpc_passes(rest);
+    }
+}
+
+/// Without a key, whatever the policy says (R1).
+fn grpc_passes(rest: &str) {
     let upstream = H2Upstream::start(|_, _| Deed::Echo);
-    let sidecar = sidecar_to(&upstream, "", "[policy]\nmode = \"off\"");
+    let sidecar = sidecar_to(&upstream, "", rest);
     let head = Request::post("http://api.test/pkg.Service/Method")
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -316,6 +323,11 @@ fn grpc_passes_with_trailers_both_ways() {
         assert_eq!(seen[0].header("te"), Some("trailers"));
         assert_eq!(seen[0].header("content-type"), Some("application/grpc"));
     });
+    // Over HTTP/1.1 it is a request like any other.
+    let fields = [("Content-Type", "application/grpc"), ("TE", "trailers")];
+    let answer = client::send(sidecar.addr, &request("POST", "/pay", &fields, "x"));
+    let covered = !rest.contains("off");
+    assert_eq!(answer.status, if covered { 400 } else { 201 });
 }
 
 #[test]
