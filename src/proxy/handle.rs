@@ -19,6 +19,7 @@ use super::request::{self, Target};
 use super::rewrite;
 use super::tunnel::Wish;
 use crate::idempotency::RecordKey;
+use crate::idempotency::key::from_headers;
 use crate::idempotency::policy::Mode;
 use crate::idempotency::record::Attempt;
 use crate::routes::Route;
@@ -182,10 +183,12 @@ impl Proxy {
     }
 
     async fn route(self: &Arc<Self>, mut arrival: Arrival, intake: &mut Intake) -> Verdict {
-        // R1: calls whose outcome is in trailers pass, where the upstream can take them.
-        let is_grpc =
-            request::is_grpc(&arrival.head) && self.shared.settings.upstream.url.is_shared();
-        if arrival.route.covers(&arrival.head.method) && !is_grpc {
+        // R1: calls without a key pass, where the upstream can take them.
+        let (head, policy) = (&arrival.head, &arrival.route.policy);
+        let passes = request::is_grpc(head)
+            && matches!(from_headers(&head.headers, &policy.key), Ok(None))
+            && self.shared.settings.upstream.url.is_shared();
+        if arrival.route.covers(&arrival.head.method) && !passes {
             return self.covered(arrival, intake).await;
         }
         if let Some(response) = answer_here(&mut arrival.head) {

@@ -187,9 +187,10 @@ impl Front {
             match &self.tls {
                 None => self.speak(io, service).await,
                 // The clock of the first head runs from here on: a handshake is part of it (R30).
-                Some(tls) => match tls.acceptor().accept(io).await {
-                    Ok(io) => self.speak(io, service).await,
-                    Err(error) => self.no_handshake(&error),
+                Some(tls) => match self.unless_draining(tls.acceptor().accept(io)).await {
+                    Some(Ok(io)) => self.speak(io, service).await,
+                    Some(Err(error)) => self.no_handshake(&error),
+                    None => {}
                 },
             }
         };
@@ -229,6 +230,15 @@ impl Front {
         };
         if let Err(error) = finished.await {
             tracing::debug!(event = "connection_ended", error = %error);
+        }
+    }
+
+    /// R31: what has not begun by then is not waited for.
+    async fn unless_draining<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut draining = self.draining.clone();
+        tokio::select! {
+            done = work => Some(done),
+            _ = draining.wait_for(|draining| *draining) => None,
         }
     }
 

@@ -26,6 +26,10 @@ use crate::telemetry::Metrics;
 
 /// Streams on one connection, whatever the peer would take.
 const MAX_STREAMS: usize = 256;
+/// What a stream may send that nobody reads yet. All of them together are far below what the
+/// connection may: one client that reads nothing holds up no other exchange.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Servers of gRPC end connections that ping more often than each five minutes.
 const PING_INTERVAL: Duration = Duration::from_mins(6);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -56,8 +60,8 @@ struct Line {
 struct Use {
     /// Exchanges under way.
     live: usize,
-    /// Given up: the peer may count their streams still.
-    lost: usize,
+    /// One was given up: the peer may count its stream still, or be gone. Nothing new goes over.
+    retired: bool,
     since: Instant,
 }
 
@@ -96,6 +100,8 @@ impl Lines {
             .keep_alive_timeout(PING_TIMEOUT)
             .max_header_list_size(MAX_HEAD)
             .initial_max_send_streams(0)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(broken)?;
@@ -110,7 +116,7 @@ impl Lines {
             driven: driven.clone(),
             use_of: Mutex::new(Use {
                 live: 0,
-                lost: 0,
+                retired: false,
                 since: Instant::now(),
             }),
             _open: Open::new(metrics),
@@ -176,7 +182,7 @@ impl Line {
     fn take(line: &Arc<Self>) -> Option<Stream> {
         let limit = line.limit();
         let mut use_of = locked(&line.use_of);
-        if line.sender.is_closed() || use_of.live + use_of.lost >= limit {
+        if line.sender.is_closed() || use_of.retired || use_of.live >= limit {
             return None;
         }
         use_of.live += 1;
@@ -190,10 +196,9 @@ impl Line {
 
     /// Whether nothing new goes over it.
     fn is_over(&self, idle_limit: Duration) -> bool {
-        let limit = self.limit();
         let use_of = locked(&self.use_of);
         let idle = use_of.live == 0 && use_of.since.elapsed() >= idle_limit;
-        self.sender.is_closed() || idle || use_of.lost >= limit
+        self.sender.is_closed() || idle || use_of.retired
     }
 }
 
@@ -208,9 +213,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let mut use_of = locked(&self.line.use_of);
         use_of.live -= 1;
-        if !self.ended {
-            use_of.lost += 1;
-        }
+        use_of.retired |= !self.ended;
         use_of.since = Instant::now();
     }
 }

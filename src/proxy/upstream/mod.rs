@@ -58,15 +58,16 @@ fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
     error.source()?.downcast_ref()
 }
 
-/// Whether the peer says that it did nothing about the request (RFC 9113 sections 6.8 and 8.7): it
-/// refused the stream, or ended the connection before it. The library gives a GOAWAY only to the
-/// streams after the last one that the peer names; others of its errors about one come before a
-/// stream was opened, since a connection's tasks share a thread.
+/// Whether the peer says that it did nothing about the request: it ended the connection before it
+/// (RFC 9113 section 6.8). The library gives a GOAWAY only to the streams after the last one that
+/// the peer names; others of its errors about one come before a stream was opened, since a
+/// connection's tasks share a thread.
+///
+/// `REFUSED_STREAM` would say the same (section 8.7), but there are proxies that say it of requests
+/// which they passed on, to make the client retry (`HAProxy`, when a kept connection to the server
+/// breaks).
 fn is_refused(error: &hyper::Error) -> bool {
-    h2_error(error).is_some_and(|error| {
-        let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        error.is_remote() && (refused || error.is_go_away())
-    })
+    h2_error(error).is_some_and(|error| error.is_remote() && error.is_go_away())
 }
 
 fn failed(mut error: TrySendError<Request<Body>>) -> SendError {

@@ -11,7 +11,7 @@ use h2::{Reason, RecvStream};
 use http::request::Parts;
 use http::{HeaderMap, Response};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::support::PATIENCE;
 
@@ -34,17 +34,24 @@ pub enum Deed {
     Break(Reason),
     /// The same, then ends the connection.
     Cut,
+    /// Answers with so many octets.
+    Pour(usize),
     /// Answers, and lets no further stream begin on the connection.
     Last,
 }
 
 /// Holds answers back until a test lets them go.
-#[derive(Debug, Clone, Default)]
-pub struct Gate(Arc<Notify>);
+#[derive(Debug, Clone)]
+pub struct Gate(Arc<Semaphore>);
 
 impl Gate {
+    pub fn closed() -> Self {
+        Self(Arc::new(Semaphore::new(0)))
+    }
+
+    /// Lets one go.
     pub fn open(&self) {
-        self.0.notify_one();
+        self.0.add_permits(1);
     }
 }
 
@@ -67,6 +74,8 @@ struct Shared {
     seen: Mutex<Vec<Seen>>,
     more: Condvar,
     resets: Mutex<Vec<Reason>>,
+    /// Answers that nobody reads any more.
+    stalled: AtomicUsize,
     connections: AtomicUsize,
     streams: Option<u32>,
 }
@@ -103,6 +112,7 @@ impl H2Upstream {
             seen: Mutex::default(),
             more: Condvar::new(),
             resets: Mutex::default(),
+            stalled: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             streams,
         });
@@ -148,6 +158,10 @@ impl H2Upstream {
     }
 
     /// Why streams that hung were reset.
+    pub fn stalled(&self) -> usize {
+        self.shared.stalled.load(Ordering::Relaxed)
+    }
+
     pub fn resets(&self) -> Vec<Reason> {
         self.shared.resets.lock().unwrap().clone()
     }
@@ -204,7 +218,7 @@ impl Shared {
             }
             Deed::Gated(gate, text) => {
                 take(&mut body).await;
-                gate.0.notified().await;
+                gate.0.acquire().await.unwrap().forget();
                 send(&mut respond, text);
             }
             Deed::Last => {
@@ -231,6 +245,10 @@ impl Shared {
                 let reason = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
                 self.resets.lock().unwrap().extend(reason);
             }
+            Deed::Pour(count) => {
+                let mut stream = respond.send_response(head, false).unwrap();
+                self.pour(&mut stream, count).await;
+            }
             Deed::Refuse => respond.send_reset(Reason::REFUSED_STREAM),
             Deed::Break(reason) => {
                 take(&mut body).await;
@@ -250,6 +268,28 @@ impl Shared {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 cut.notify_one();
             }
+        }
+    }
+}
+
+impl Shared {
+    /// Sends as much as the windows take; where they take no more for a while, it has stalled.
+    async fn pour(&self, stream: &mut h2::SendStream<Bytes>, mut left: usize) {
+        const WHILE: Duration = Duration::from_millis(200);
+        while left > 0 {
+            stream.reserve_capacity(left);
+            let mut capacity = std::pin::pin!(std::future::poll_fn(|cx| stream.poll_capacity(cx)));
+            let waited = tokio::time::timeout(WHILE, capacity.as_mut()).await;
+            let room = if let Ok(room) = waited {
+                room
+            } else {
+                self.stalled.fetch_add(1, Ordering::Relaxed);
+                capacity.await
+            };
+            let Some(Ok(room)) = room else { return };
+            let octets = Bytes::from(vec![b'x'; room.min(left)]);
+            left -= octets.len();
+            stream.send_data(octets, left == 0).unwrap();
         }
     }
 }

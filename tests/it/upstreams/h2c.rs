@@ -68,7 +68,7 @@ fn exchanges_share_a_connection_and_are_replayed_like_any_others() {
 
 #[test]
 fn duplicates_wait_and_a_client_that_goes_away_cancels_nothing() {
-    let gate = Gate::default();
+    let gate = Gate::closed();
     let hold = gate.clone();
     let upstream = H2Upstream::start(move |_, n| Deed::Gated(hold.clone(), format!("n={n}")));
     let sidecar = sidecar_to(&upstream, "", "");
@@ -133,40 +133,18 @@ fn an_exchange_given_up_leaves_the_others_on_its_connection_alone() {
 }
 
 #[test]
-fn a_refused_stream_is_not_sent_and_goes_out_again_as_the_same_attempt() {
-    let upstream = H2Upstream::start(|head, n| match (head.uri.path(), n) {
-        ("/once", 1) | ("/full", ..=4) => Deed::Refuse,
-        _ => Deed::Reply(format!("n={n}")),
-    });
-    let sidecar = sidecar_to(&upstream, "", "");
-    let once = post(&sidecar, "/once", "a");
-    assert_eq!((once.status, once.text().as_str()), (201, "n=2"));
-    upstream.seen(|seen| {
-        for seen in seen {
-            assert_eq!(seen.header("idempotency-attempt"), Some("1"));
-        }
-    });
-    let full = H2Upstream::start(|_, n| match n {
-        ..=3 => Deed::Refuse,
-        _ => Deed::Reply(format!("n={n}")),
-    });
-    let sidecar = sidecar_to(&full, "", "");
-    let refused = pay(sidecar.addr, "k", "x");
-    assert_eq!(told(&refused), (502, "upstream_unreachable".into()));
-    assert_eq!(refused.json()["outcome"], "not_executed");
-    assert_eq!(refused.json()["retryable"], true);
-    assert_eq!(full.calls(), 3);
-    let next = pay(sidecar.addr, "k", "x");
-    assert_eq!((next.text().as_str(), next.is_replay()), ("n=4", false));
-}
-
-#[test]
-fn an_uncovered_request_whose_stream_is_refused_was_not_executed() {
+fn a_refused_stream_proves_nothing() {
     let upstream = H2Upstream::start(|_, _| Deed::Refuse);
     let sidecar = sidecar_to(&upstream, "", "");
+    for _ in 0..2 {
+        let answer = pay(sidecar.addr, "k", "x");
+        assert_eq!(told(&answer), (502, "upstream_connection_lost".into()));
+        assert_eq!(answer.json()["outcome"], "unknown");
+        assert_eq!(answer.json()["retryable"], false);
+    }
+    assert_eq!(upstream.calls(), 1);
     let answer = client::get(sidecar.addr, "/read");
-    assert_eq!(told(&answer), (502, "upstream_unreachable".into()));
-    assert_eq!(answer.json()["outcome"], "not_executed");
+    assert_eq!(told(&answer), (502, "upstream_connection_lost".into()));
 }
 
 #[test]
@@ -198,7 +176,7 @@ fn an_answer_that_breaks_off_is_never_a_whole_one() {
 
 #[test]
 fn where_the_peer_takes_no_more_streams_a_further_connection_is_made() {
-    let gate = Gate::default();
+    let gate = Gate::closed();
     let hold = gate.clone();
     let upstream = H2Upstream::with(Some(1), move |_, n| {
         Deed::Gated(hold.clone(), format!("n={n}"))
@@ -212,7 +190,6 @@ fn where_the_peer_takes_no_more_streams_a_further_connection_is_made() {
     assert_eq!(upstream.connections(), 3);
     for _ in 0..3 {
         gate.open();
-        thread::sleep(Duration::from_millis(50));
     }
     for thread in running {
         assert_eq!(thread.join().unwrap().status, 201);
@@ -228,7 +205,7 @@ fn after_a_goaway_the_next_request_takes_a_new_connection() {
     let sidecar = sidecar_to(&upstream, "", "");
     for key in ["a", "b", "c"] {
         assert_eq!(pay(sidecar.addr, key, "x").status, 201, "{key}");
-        thread::sleep(Duration::from_millis(50));
+        sidecar.wait_metric("retrysafe_upstream_connections", |open| open == 0);
     }
     assert_eq!((upstream.calls(), upstream.connections()), (3, 3));
 }
@@ -328,6 +305,45 @@ fn grpc_passes(rest: &str) {
     let answer = client::send(sidecar.addr, &request("POST", "/pay", &fields, "x"));
     let covered = !rest.contains("off");
     assert_eq!(answer.status, if covered { 400 } else { 201 });
+    if covered {
+        grpc_with_a_key_is_covered(&upstream, sidecar.addr);
+    }
+}
+
+fn grpc_with_a_key_is_covered(upstream: &H2Upstream, addr: std::net::SocketAddr) {
+    let before = upstream.calls();
+    for _ in 0..2 {
+        let head = Request::post("http://api.test/pkg.Service/Method")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("idempotency-key", "k")
+            .body(())
+            .unwrap();
+        let answer = converse(addr, head, "message", Ok(HeaderMap::new()));
+        assert_eq!(runtime().block_on(answer).unwrap().0, 201);
+    }
+    assert_eq!(upstream.calls(), before + 1);
+}
+
+#[test]
+fn clients_that_read_nothing_hold_up_no_other_exchange() {
+    let upstream = H2Upstream::start(|head, n| match head.uri.path() {
+        "/pour" => Deed::Pour(64 * 1024 * 1024),
+        _ => Deed::Reply(format!("n={n}")),
+    });
+    let sidecar = sidecar_to(&upstream, "answer_within = \"5s\"", "");
+    let stalled: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = Client::connect(sidecar.addr);
+            client.write(&request("GET", "/pour", &[], ""));
+            client
+        })
+        .collect();
+    eventually("all answers stalled", || upstream.stalled() >= 8);
+    let answer = pay(sidecar.addr, "k", "x");
+    assert_eq!((answer.status, answer.text().as_str()), (201, "n=9"));
+    assert_eq!(upstream.connections(), 1);
+    drop(stalled);
 }
 
 #[test]
