@@ -180,7 +180,8 @@ fn redis(folder: &std::path::Path) -> Option<Target> {
     let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let port = addr.port().to_string();
     let mut command = Command::new("redis-server");
-    command.args(["--port", &port, "--save", "", "--appendonly", "no"]);
+    command.args(["--bind", "127.0.0.1", "--port", &port]);
+    command.args(["--save", "", "--appendonly", "no"]);
     start("redis-server", command.arg("--dir").arg(folder), addr)
 }
 
