@@ -110,14 +110,10 @@ impl Front {
     {
         // Dropped by each connection at its end: all gone means drained.
         let (open, mut closed) = tokio::sync::mpsc::channel::<()>(1);
-        let mut draining = self.draining.clone();
         loop {
-            let drained = async {
-                let _ended = draining.wait_for(|draining| *draining).await.is_err();
-            };
             let accepted = tokio::select! {
                 accepted = self.accept(&listener) => accepted,
-                () = drained => break,
+                () = self.draining_begins() => break,
             };
             let Some((stream, peer, place)) = accepted else {
                 continue;
@@ -215,15 +211,10 @@ impl Front {
         let builder = protocols();
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
         let mut connection = std::pin::pin!(connection);
-        let mut draining = self.draining.clone();
-        let drained = async {
-            // An error means that nobody will drain any more: the same.
-            let _ended = draining.wait_for(|draining| *draining).await.is_err();
-        };
         let finished = async {
             tokio::select! {
                 result = connection.as_mut() => return result,
-                () = drained => {}
+                () = self.draining_begins() => {}
             }
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -235,11 +226,17 @@ impl Front {
 
     /// R31: what has not begun by then is not waited for.
     async fn unless_draining<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let mut draining = self.draining.clone();
         tokio::select! {
             done = work => Some(done),
-            _ = draining.wait_for(|draining| *draining) => None,
+            () = self.draining_begins() => None,
         }
+    }
+
+    /// The drain begins.
+    async fn draining_begins(&self) {
+        let mut draining = self.draining.clone();
+        // An error means that nobody will drain any more: the same.
+        let _ended = draining.wait_for(|draining| *draining).await.is_err();
     }
 
     /// Scanners and health checks of balancers do this all day: no more than a figure.

@@ -66,14 +66,14 @@ fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
 /// `REFUSED_STREAM` would say the same (section 8.7), but there are proxies that say it of requests
 /// which they passed on, to make the client retry (`HAProxy`, when a kept connection to the server
 /// breaks).
-fn is_refused(error: &hyper::Error) -> bool {
+fn was_not_taken(error: &hyper::Error) -> bool {
     h2_error(error).is_some_and(|error| error.is_remote() && error.is_go_away())
 }
 
 fn failed(mut error: TrySendError<Request<Body>>) -> SendError {
     let unsent = error.take_message().map(Box::new);
     let error = error.into_error();
-    if unsent.is_some() || is_refused(&error) {
+    if unsent.is_some() || was_not_taken(&error) {
         SendError::NotSent(unsent)
     } else {
         SendError::MaybeSent(error)
