@@ -9,6 +9,7 @@ use crate::idempotency::Policy;
 use crate::proxy::{HostHeader, HostPort, Underscores, UpstreamSettings, UpstreamUrl};
 use crate::store::StoreUrl;
 use crate::telemetry::LogFormat;
+use crate::tls::{ClientKeys, ClientSettings};
 use crate::{admin, proxy, server, store, telemetry};
 
 const fn seconds(number: u64) -> Duration {
@@ -40,6 +41,7 @@ impl Default for Config {
                     max_exchanges: 1024,
                     pool_idle_timeout: seconds(4),
                     host_header: HostHeader::Preserve,
+                    tls: ClientSettings::plain(ClientKeys::UPSTREAM),
                 },
                 body_timeout: seconds(30),
                 write_timeout: seconds(30),

@@ -18,7 +18,7 @@ use super::problem::{Code, Problem, UpstreamOutcome};
 use super::request::only_chunked;
 use super::rewrite;
 use super::tunnel::Wish;
-use super::upstream::{Connection, HANDOVERS, SendError, is_bad_answer};
+use super::upstream::{Connection, HANDOVERS, Needs, SendError, is_bad_answer};
 
 impl Proxy {
     /// Passes a rewritten request on.
@@ -28,9 +28,13 @@ impl Proxy {
         body: Body,
         mut wish: Option<Wish>,
     ) -> Result<Response<Body>, Problem> {
-        if let Some(wish) = &wish {
-            wish.ask(&mut head.headers);
-        }
+        let needs = match &wish {
+            Some(wish) => {
+                wish.ask(&mut head.headers);
+                Needs::Http1
+            }
+            None => Needs::Any,
+        };
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
             // Said explicitly: the library takes a GET of unknown length for one without a body.
             let chunked = HeaderValue::from_static("chunked");
@@ -43,7 +47,7 @@ impl Proxy {
         let mut request = Request::from_parts(head, body.watched(passage.clone()));
         let within = self.shared.settings.upstream.answer_within;
         for _ in 0..HANDOVERS {
-            let mut connection = self.upstream.checkout().await.map_err(|error| {
+            let mut connection = self.upstream.checkout(needs).await.map_err(|error| {
                 tracing::warn!(event = "upstream_unreachable", error = %error);
                 not_sent(error.proxy_status())
             })?;

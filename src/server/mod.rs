@@ -4,10 +4,9 @@
 //! handler's future is dropped when the client is gone, so whatever must survive that is spawned by
 //! the handler.
 //!
-//! Read next: `io.rs` (the clocks), `tls/`.
+//! Read next: `io.rs` (the clocks).
 
 mod io;
-pub mod tls;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -31,8 +30,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Label;
+use crate::tls::{Acceptor, ServerSettings};
 use io::{Limits, TimedIo, Turn, Turns};
-use tls::{Tls, TlsSettings};
 
 /// Requests at once on one HTTP/2 connection.
 const STREAMS: u32 = 200;
@@ -63,7 +62,7 @@ pub struct Settings {
     /// R31.
     pub drain: Duration,
     /// `[server.tls]`; `None`: clients come as they are.
-    pub tls: Option<TlsSettings>,
+    pub tls: Option<ServerSettings>,
 }
 
 /// What all threads' servers share.
@@ -73,7 +72,7 @@ pub struct Front {
     connections: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     draining: watch::Receiver<bool>,
-    tls: Option<Tls>,
+    tls: Option<Acceptor>,
 }
 
 impl Front {
@@ -81,7 +80,7 @@ impl Front {
     /// plain HTTP, whatever the settings say.
     pub fn new(
         settings: &Settings,
-        tls: Option<Tls>,
+        tls: Option<Acceptor>,
         metrics: Arc<Metrics>,
         draining: watch::Receiver<bool>,
     ) -> Self {
@@ -183,7 +182,7 @@ impl Front {
             match &self.tls {
                 None => self.speak(io, service).await,
                 // The clock of the first head runs from here on: a handshake is part of it (R30).
-                Some(tls) => match self.unless_draining(tls.acceptor().accept(io)).await {
+                Some(tls) => match self.unless_draining(tls.now().accept(io)).await {
                     Some(Ok(io)) => self.speak(io, service).await,
                     Some(Err(error)) => self.no_handshake(&error),
                     None => {}

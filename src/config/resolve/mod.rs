@@ -63,8 +63,9 @@ pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<
         failed: &mut failed,
     };
     server(&mut reader, &mut config);
-    tls::tls(&mut reader, &mut config);
+    tls::server(&mut reader, &mut config);
     upstream(&mut reader, &mut config);
+    tls::upstream(&mut reader, &mut config);
     store(&mut reader, &mut config);
     health_and_log(&mut reader, &mut config);
     policy::base(&mut reader, &mut config.policy);

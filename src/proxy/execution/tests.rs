@@ -19,6 +19,7 @@ use crate::routes::Routes;
 use crate::store::MemoryStore;
 use crate::store::guarded::{Breaker, Guarded};
 use crate::telemetry::Metrics;
+use crate::tls::{ClientKeys, ClientSettings};
 
 const KEY: RecordKey = RecordKey([3; 32]);
 
@@ -36,6 +37,7 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
             max_exchanges: 10,
             pool_idle_timeout: second * 60,
             host_header: HostHeader::Preserve,
+            tls: ClientSettings::plain(ClientKeys::UPSTREAM),
         },
         body_timeout: second,
         write_timeout: second,
@@ -48,7 +50,14 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
     let metrics = Arc::new(Metrics::new());
     let routes = Routes::new(Policy::default(), Vec::new()).unwrap();
     let clock = Arc::new(SystemClock);
-    let shared = Shared::new(settings, "test".into(), routes, metrics.clone(), clock);
+    let shared = Shared::new(
+        settings,
+        "test".into(),
+        routes,
+        metrics.clone(),
+        clock,
+        None,
+    );
     let breaker = Breaker::new(second, metrics);
     Proxy::new(
         shared,
