@@ -40,6 +40,7 @@ impl Default for Config {
                     give_up_after: seconds(600),
                     max_exchanges: 1024,
                     pool_idle_timeout: seconds(4),
+                    pool_max_age: seconds(60),
                     host_header: HostHeader::Preserve,
                     tls: ClientSettings::plain(ClientKeys::UPSTREAM),
                 },

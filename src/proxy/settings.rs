@@ -44,6 +44,8 @@ pub struct UpstreamSettings {
     pub max_exchanges: usize,
     /// How long an idle connection is kept.
     pub pool_idle_timeout: Duration,
+    /// How long a connection takes new exchanges: then a name may have come to mean another place.
+    pub pool_max_age: Duration,
     /// R27: which Host the upstream sees.
     pub host_header: HostHeader,
     /// `[upstream.tls]`, for `https://`.

@@ -151,6 +151,11 @@ fn upstream(reader: &mut Reader<'_, '_>, config: &mut Config) {
         duration,
     );
     reader.set(
+        "upstream.pool_max_age",
+        &mut upstream.pool_max_age,
+        duration,
+    );
+    reader.set(
         "upstream.host",
         &mut upstream.host_header,
         choice(&[

@@ -151,6 +151,12 @@ pub(super) const PROCESS: &[Key] = &[
         "How long an idle connection is kept. Shorter than the upstream's own keep-alive.",
     ),
     key(
+        "upstream.pool_max_age",
+        Kind::Duration,
+        r#""1m""#,
+        "How long a connection takes new exchanges. So long a changed DNS answer may go unnoticed.",
+    ),
+    key(
         "upstream.host",
         Kind::Choice(&["preserve", "upstream"]),
         r#""preserve""#,

@@ -36,6 +36,7 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
             give_up_after: second * 30,
             max_exchanges: 10,
             pool_idle_timeout: second * 60,
+            pool_max_age: second * 60,
             host_header: HostHeader::Preserve,
             tls: ClientSettings::plain(ClientKeys::UPSTREAM),
         },

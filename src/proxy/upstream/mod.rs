@@ -8,28 +8,27 @@
 //! Deliberately absent: any automatic second try. Callers decide, with proof.
 
 pub(super) mod connect;
+mod connection;
 mod multiplexed;
 mod proof;
 
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use super::body::Body;
 use super::{UpstreamSettings, UpstreamUrl};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Label;
 use crate::tls::Connector;
 pub(super) use connect::ConnectError;
-use proof::failed;
+pub(super) use connection::Connection;
+use connection::{Channel, Driver, Open, Own};
 pub(super) use proof::{SendError, is_bad_answer};
 
 /// R29: how often a request may come back unsent.
@@ -78,71 +77,24 @@ pub(super) enum Needs {
     Http1,
 }
 
+/// How long a connection takes exchanges.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    idle: Duration,
+    age: Duration,
+}
+
+impl Limits {
+    fn are_over(self, born: Instant, idle_since: Instant) -> bool {
+        idle_since.elapsed() >= self.idle || born.elapsed() >= self.age
+    }
+}
+
 /// Mostly idle: after an answer that came early the rest of its request may still be on its way.
 #[derive(Debug)]
 struct Idle {
-    sender: SendRequest<Body>,
-    driver: Driver,
+    own: Own,
     since: Instant,
-}
-
-/// A checked-out connection, or a stream of a shared one. Dropped, it is closed.
-#[derive(Debug)]
-pub struct Connection {
-    pool: Weak<Pool>,
-    channel: Channel,
-}
-
-#[derive(Debug)]
-enum Channel {
-    Own(Own),
-    Shared(multiplexed::Stream),
-}
-
-#[derive(Debug)]
-struct Own {
-    sender: SendRequest<Body>,
-    driver: Driver,
-    /// Nothing was received over it yet.
-    fresh: bool,
-}
-
-impl Channel {
-    fn own(sender: SendRequest<Body>, driver: Driver, fresh: bool) -> Self {
-        Self::Own(Own {
-            sender,
-            driver,
-            fresh,
-        })
-    }
-}
-
-/// The task that moves a connection's octets. It ends with its handle: a peer that reads nothing
-/// would keep it for ever.
-#[derive(Debug)]
-struct Driver(AbortHandle);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Counts a connection as long as it is open.
-#[derive(Debug)]
-struct Open(Arc<Metrics>);
-
-impl Open {
-    fn new(metrics: &Arc<Metrics>) -> Self {
-        metrics.upstream_connections.inc();
-        Self(metrics.clone())
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.upstream_connections.dec();
-    }
 }
 
 impl Pool {
@@ -180,14 +132,14 @@ impl Pool {
             return self.checkout_shared().await;
         }
         match self.pop() {
-            Some(Idle { sender, driver, .. }) => Ok(self.out(Channel::own(sender, driver, false))),
+            Some(Idle { own, .. }) => Ok(self.out(Channel::Own(own))),
             None => self.connect(needs).await,
         }
     }
 
     async fn checkout_shared(self: &Arc<Self>) -> Result<Connection, ConnectError> {
-        let limit = self.settings.pool_idle_timeout;
-        let had = || self.shared.pop(limit);
+        let limits = self.limits();
+        let had = || self.shared.pop(limits);
         if let Some(stream) = had() {
             return Ok(self.out(Channel::Shared(stream)));
         }
@@ -203,6 +155,13 @@ impl Pool {
         self.connect(Needs::Any).await
     }
 
+    fn limits(&self) -> Limits {
+        Limits {
+            idle: self.settings.pool_idle_timeout,
+            age: self.settings.pool_max_age,
+        }
+    }
+
     fn out(self: &Arc<Self>, channel: Channel) -> Connection {
         let pool = Arc::downgrade(self);
         Connection { pool, channel }
@@ -210,19 +169,21 @@ impl Pool {
 
     /// Only one that can take a request now: waiting for another could last for ever.
     fn pop(&self) -> Option<Idle> {
-        let limit = self.settings.pool_idle_timeout;
+        let limits = self.limits();
         let mut idle = self.lock();
-        let free = |idle: &Idle| idle.sender.is_ready() && idle.since.elapsed() < limit;
+        let free =
+            |idle: &Idle| idle.own.sender.is_ready() && !limits.are_over(idle.own.born, idle.since);
         let youngest = idle.iter().rposition(free)?;
         Some(idle.remove(youngest))
     }
 
     /// Closes what has been idle for too long.
     pub(super) fn prune(&self) {
-        let limit = self.settings.pool_idle_timeout;
-        self.lock()
-            .retain(|idle| idle.since.elapsed() < limit && !idle.sender.is_closed());
-        self.shared.prune(limit);
+        let limits = self.limits();
+        self.lock().retain(|idle| {
+            !idle.own.sender.is_closed() && !limits.are_over(idle.own.born, idle.since)
+        });
+        self.shared.prune(limits);
     }
 
     async fn connect(self: &Arc<Self>, needs: Needs) -> Result<Connection, ConnectError> {
@@ -287,76 +248,18 @@ impl Pool {
             drop(open);
         });
         let driver = Driver(driver.abort_handle());
-        Ok(self.out(Channel::own(sender, driver, true)))
+        Ok(self.out(Channel::Own(Own {
+            sender,
+            _driver: driver,
+            born: Instant::now(),
+            fresh: true,
+        })))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
         self.idle
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-impl Connection {
-    /// Hands the request over at once; the future only waits for the answer's head. Dropped, it
-    /// resets a stream of a shared connection.
-    pub fn send(
-        &mut self,
-        mut request: Request<Body>,
-    ) -> impl Future<Output = Result<Response<Incoming>, SendError>> + Send + use<> {
-        let mut fresh = false;
-        let (own, shared) = match &mut self.channel {
-            Channel::Own(own) => {
-                fresh = std::mem::take(&mut own.fresh);
-                (Some(own.sender.try_send_request(request)), None)
-            }
-            Channel::Shared(stream) => {
-                let pool = self.pool.upgrade();
-                let url = pool.as_ref().map(|pool| &pool.settings.url);
-                // What cannot be said in HTTP/2 is not said.
-                let sayable = url.is_some_and(|url| multiplexed::absolute(&mut request, url));
-                (
-                    None,
-                    sayable.then(|| stream.sender.try_send_request(request)),
-                )
-            }
-        };
-        async move {
-            let answer = match (own, shared) {
-                (Some(answer), _) => answer.await,
-                (None, Some(answer)) => answer.await,
-                (None, None) => return Err(SendError::NotSent(None)),
-            };
-            answer.map_err(|error| failed(error, fresh))
-        }
-    }
-
-    /// Back to the pool, after a whole answer.
-    pub fn give_back(self) {
-        let Own { sender, driver, .. } = match self.channel {
-            Channel::Own(own) => own,
-            Channel::Shared(stream) => return stream.end(),
-        };
-        let Some(pool) = self.pool.upgrade() else {
-            return;
-        };
-        if sender.is_closed() {
-            return;
-        }
-        let mut idle = pool.lock();
-        if idle.len() < MAX_IDLE {
-            idle.push(Idle {
-                sender,
-                driver,
-                since: Instant::now(),
-            });
-        }
-    }
-
-    /// Closes the socket now, whatever is under way (R31: the upstream first). A shared one stays:
-    /// its stream is reset as soon as nobody holds its answer.
-    pub fn close(self) {
-        drop(self);
     }
 }
 
@@ -380,12 +283,14 @@ impl Pool {
                     .poll(cx)
                     .map(|ended| ended.unwrap())
             }));
-            let (driver, since) = (driver.abort_handle(), Instant::now());
-            self.lock().push(Idle {
+            let (driver, now) = (Driver(driver.abort_handle()), Instant::now());
+            let own = Own {
                 sender,
-                driver: Driver(driver),
-                since,
-            });
+                _driver: driver,
+                born: now,
+                fresh: false,
+            };
+            self.lock().push(Idle { own, since: now });
         }
         // Each driver runs up to where it waits for a request.
         tokio::task::yield_now().await;

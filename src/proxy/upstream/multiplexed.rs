@@ -20,8 +20,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Open;
 use super::connect::ConnectError;
+use super::{Limits, Open};
 use crate::proxy::UpstreamUrl;
 use crate::proxy::body::Body;
 use crate::telemetry::Metrics;
@@ -59,6 +59,7 @@ struct Line {
     /// Until it ended: what the driver drops hands back what was not sent.
     driven: Arc<Mutex<Option<Driven>>>,
     use_of: Mutex<Use>,
+    born: Instant,
     _open: Open,
 }
 
@@ -81,15 +82,15 @@ pub(super) struct Stream {
 
 impl Lines {
     /// Room on a connection that stands.
-    pub(super) fn pop(&self, idle_limit: Duration) -> Option<Stream> {
+    pub(super) fn pop(&self, limits: Limits) -> Option<Stream> {
         let mut lines = self.lock();
-        lines.retain(|line| !line.is_over(idle_limit));
+        lines.retain(|line| !line.is_over(limits));
         lines.iter().find_map(Line::take)
     }
 
     /// Lets go of what has been idle for too long. What is under way on it goes on.
-    pub(super) fn prune(&self, idle_limit: Duration) {
-        self.lock().retain(|line| !line.is_over(idle_limit));
+    pub(super) fn prune(&self, limits: Limits) {
+        self.lock().retain(|line| !line.is_over(limits));
     }
 
     /// Makes a connection of a new stream.
@@ -125,6 +126,7 @@ impl Lines {
                 retired: false,
                 since: Instant::now(),
             }),
+            born: Instant::now(),
             _open: Open::new(metrics),
         });
         tokio::spawn(drive(driven));
@@ -201,10 +203,14 @@ impl Line {
     }
 
     /// Whether nothing new goes over it.
-    fn is_over(&self, idle_limit: Duration) -> bool {
+    fn is_over(&self, limits: Limits) -> bool {
         let use_of = locked(&self.use_of);
-        let idle = use_of.live == 0 && use_of.since.elapsed() >= idle_limit;
-        self.sender.is_closed() || idle || use_of.retired
+        // In use it is not idle.
+        let idle_since = match use_of.live {
+            0 => use_of.since,
+            _ => Instant::now(),
+        };
+        self.sender.is_closed() || use_of.retired || limits.are_over(self.born, idle_since)
     }
 }
 
