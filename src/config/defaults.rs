@@ -27,6 +27,7 @@ impl Default for Config {
                 idle_timeout: seconds(75),
                 write_timeout: seconds(30),
                 drain: seconds(25),
+                preserve_header_case: false,
                 tls: None,
             },
             proxy: proxy::Settings {
@@ -50,6 +51,7 @@ impl Default for Config {
                 underscores: Underscores::Drop,
                 upgrades: vec!["websocket".to_owned()],
                 trusted_proxies: Vec::new(),
+                preserve_header_case: false,
                 tls: false,
             },
             store: store::Settings {

@@ -25,6 +25,8 @@ pub struct Settings {
     pub upgrades: Vec<String>,
     /// R26: peers whose `X-Forwarded-*` are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Names of fields keep their letter case over HTTP/1.1.
+    pub preserve_header_case: bool,
     /// R26: clients come over TLS, so X-Forwarded-Proto is https.
     pub tls: bool,
 }

@@ -132,8 +132,8 @@ impl Shared {
 impl Proxy {
     /// One thread's proxy over its own store handle.
     pub fn new(shared: Arc<Shared>, store: Arc<Guarded>) -> Arc<Self> {
-        let settings = shared.settings.upstream.clone();
-        let upstream = Pool::new(settings, shared.connector.clone(), shared.metrics.clone());
+        let connector = shared.connector.clone();
+        let upstream = Pool::new(&shared.settings, connector, shared.metrics.clone());
         let breaker = store.breaker().clone();
         Arc::new(Self {
             shared,

@@ -61,6 +61,8 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// R31.
     pub drain: Duration,
+    /// Names of fields keep their letter case over HTTP/1.1.
+    pub preserve_header_case: bool,
     /// `[server.tls]`; `None`: clients come as they are.
     pub tls: Option<ServerSettings>,
 }
@@ -69,6 +71,7 @@ pub struct Settings {
 #[derive(Debug, Clone)]
 pub struct Front {
     limits: Limits,
+    preserve_header_case: bool,
     connections: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     draining: watch::Receiver<bool>,
@@ -92,6 +95,7 @@ impl Front {
         let most = settings.max_connections.min(Semaphore::MAX_PERMITS);
         Self {
             limits,
+            preserve_header_case: settings.preserve_header_case,
             connections: Arc::new(Semaphore::new(most)),
             metrics,
             draining,
@@ -207,7 +211,7 @@ impl Front {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let builder = protocols();
+        let builder = protocols(self.preserve_header_case);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
         let mut connection = std::pin::pin!(connection);
         let finished = async {
@@ -252,12 +256,15 @@ impl Front {
 }
 
 /// HTTP/1.0 and 1.1, and HTTP/2 with prior knowledge: the first octets tell which.
-fn protocols() -> auto::Builder<TokioExecutor> {
+fn protocols(preserve_header_case: bool) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         // A client that closes its sending side still gets its answer.
         .half_close(true)
+        .preserve_header_case(preserve_header_case)
+        // What came without letter case: over HTTP/2, from a record, of our own.
+        .title_case_headers(preserve_header_case)
         .header_read_timeout(None);
     builder
         .http2()

@@ -112,6 +112,12 @@ fn server(reader: &mut Reader<'_, '_>, config: &mut Config) {
             ("forward", Underscores::Forward),
         ]),
     );
+    reader.set(
+        "server.header_case",
+        &mut server.preserve_header_case,
+        choice(&[("lower", false), ("preserve", true)]),
+    );
+    proxy.preserve_header_case = server.preserve_header_case;
     reader.set("server.upgrades", &mut proxy.upgrades, list(protocol));
     reader.set(
         "server.trusted_proxies",

@@ -79,6 +79,12 @@ pub(super) const PROCESS: &[Key] = &[
         "What happens to request field names with `_` in them.",
     ),
     key(
+        "server.header_case",
+        Kind::Choice(&["lower", "preserve"]),
+        r#""lower""#,
+        "How field names are written over HTTP/1.1. `preserve`: as they came, Title-Case where they came without, as from HTTP/2 or a record.",
+    ),
+    key(
         "server.upgrades",
         Kind::List("protocols"),
         r#"["websocket"]"#,

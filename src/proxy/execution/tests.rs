@@ -46,6 +46,7 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
         underscores: Underscores::Drop,
         upgrades: Vec::new(),
         trusted_proxies: Vec::new(),
+        preserve_header_case: false,
         tls: false,
     };
     let metrics = Arc::new(Metrics::new());

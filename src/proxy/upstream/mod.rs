@@ -22,7 +22,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout};
 
-use super::{UpstreamSettings, UpstreamUrl};
+use super::{Settings, UpstreamSettings, UpstreamUrl};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Label;
 use crate::tls::Connector;
@@ -41,6 +41,7 @@ const MAX_IDLE: usize = 256;
 #[derive(Debug)]
 pub(super) struct Pool {
     settings: UpstreamSettings,
+    preserve_header_case: bool,
     metrics: Arc<Metrics>,
     /// For `https://`.
     connector: Option<Connector>,
@@ -100,12 +101,13 @@ struct Idle {
 impl Pool {
     /// An empty pool.
     pub(super) fn new(
-        settings: UpstreamSettings,
+        settings: &Settings,
         connector: Option<Connector>,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            settings,
+            settings: settings.upstream.clone(),
+            preserve_header_case: settings.preserve_header_case,
             metrics,
             connector,
             agreed: Agreed::default(),
@@ -238,6 +240,8 @@ impl Pool {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (sender, connection) = http1::Builder::new()
+            .preserve_header_case(self.preserve_header_case)
+            .title_case_headers(self.preserve_header_case)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| ConnectError::Io(io::Error::other(error)))?;
