@@ -8,14 +8,15 @@
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Version;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
 /// How long a client that still sends is read off after its answer.
@@ -39,6 +40,11 @@ pub(super) struct Turns {
     changes: AtomicU64,
     /// HTTP/2 has frames between requests: octets are no sign of a head.
     multiplexed: AtomicBool,
+    /// Answers that wait for their client to take more.
+    offered: AtomicUsize,
+    offer: Notify,
+    /// When something was last taken of any.
+    taken: Mutex<Option<Instant>>,
 }
 
 impl Turns {
@@ -48,7 +54,30 @@ impl Turns {
             .store(version == Version::HTTP_2, Ordering::Release);
         self.running.fetch_add(1, Ordering::AcqRel);
         self.changes.fetch_add(1, Ordering::AcqRel);
-        Turn(self.clone())
+        Turn {
+            turns: self.clone(),
+            offers: false,
+        }
+    }
+
+    /// Returns when an answer over HTTP/2 has waited for its client for `limit` and no other on the
+    /// connection got on meanwhile. Over HTTP/1.1 the socket itself is full then, and has a clock.
+    pub(super) async fn stalled(&self, limit: Duration) {
+        loop {
+            self.offer.notified().await;
+            while self.multiplexed.load(Ordering::Acquire)
+                && self.offered.load(Ordering::Acquire) > 0
+            {
+                let taken = *self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(until) = taken.and_then(|taken| taken.checked_add(limit)) else {
+                    break;
+                };
+                if until <= Instant::now() {
+                    return;
+                }
+                tokio::time::sleep_until(until).await;
+            }
+        }
     }
 
     /// `None` while a request is being answered, else a number for this pause between requests.
@@ -60,19 +89,46 @@ impl Turns {
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub(super) struct Turn(Arc<Turns>);
+pub(super) struct Turn {
+    turns: Arc<Turns>,
+    /// Whether the client is the one who is waited for.
+    offers: bool,
+}
 
 impl Turn {
     /// The connection is a tunnel from here on: no clock of HTTP runs on it.
     pub(super) fn never_ends(&self) {
-        self.0.running.fetch_add(1, Ordering::AcqRel);
+        self.turns.running.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// There is something for the client to take.
+    pub(super) fn offers(&mut self) {
+        if !std::mem::replace(&mut self.offers, true) {
+            self.gets_on();
+            self.turns.offered.fetch_add(1, Ordering::AcqRel);
+            self.turns.offer.notify_one();
+        }
+    }
+
+    /// The client took it, and asks for more.
+    pub(super) fn is_asked(&mut self) {
+        if std::mem::replace(&mut self.offers, false) {
+            self.turns.offered.fetch_sub(1, Ordering::AcqRel);
+            self.gets_on();
+        }
+    }
+
+    fn gets_on(&self) {
+        let taken = &self.turns.taken;
+        *taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
-        self.0.changes.fetch_add(1, Ordering::AcqRel);
+        self.is_asked();
+        self.turns.running.fetch_sub(1, Ordering::AcqRel);
+        self.turns.changes.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -171,15 +171,18 @@ impl Front {
         let turns = Arc::new(Turns::default());
         let stream = Arc::new(stream);
         let io = TimedIo::new(stream.clone(), self.limits, turns.clone());
+        let serving = turns.clone();
         let service = service_fn(move |request| {
-            let turn = turns.begin(request.version());
+            let mut turn = serving.begin(request.version());
             let response = handler(request, peer);
             async move {
                 let response = response.await;
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     turn.never_ends();
+                } else if !response.body().is_end_stream() {
+                    turn.offers();
                 }
-                Ok::<_, Infallible>(response.map(|body| Tracked { body, _turn: turn }))
+                Ok::<_, Infallible>(response.map(|body| Tracked { body, turn }))
             }
         });
         let served = async {
@@ -197,6 +200,7 @@ impl Front {
             biased;
             () = served => {}
             () = io::gone(&stream) => tracing::debug!(event = "client_gone"),
+            () = turns.stalled(self.limits.write) => tracing::debug!(event = "client_stalled"),
         }
     }
 
@@ -296,7 +300,7 @@ impl Drop for Place {
 #[derive(Debug)]
 struct Tracked<B> {
     body: B,
-    _turn: Turn,
+    turn: Turn,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for Tracked<B> {
@@ -307,7 +311,12 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Tracked<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        self.turn.is_asked();
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if frame.is_ready() {
+            self.turn.offers();
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -13,6 +13,7 @@ mod crashes;
 mod desync;
 mod documents;
 mod duplicates;
+mod frames;
 mod leases;
 mod limits;
 mod multiplexed;

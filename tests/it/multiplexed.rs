@@ -7,7 +7,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
 
 use crate::support::PATIENCE;
-use crate::support::client::{self, Client, pay, request};
+use crate::support::client::{self, request};
 use crate::support::sidecar::sidecar;
 use crate::support::upstream::Upstream;
 
@@ -120,36 +120,4 @@ async fn a_host_that_is_not_the_authority_is_refused() {
         );
     }
     assert_eq!(upstream.calls(), 2);
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-#[test]
-fn a_flood_of_resets_ends_the_connection_and_not_the_process() {
-    const HEADERS: u8 = 1;
-    const RST_STREAM: u8 = 3;
-    const SETTINGS: u8 = 4;
-    let upstream = Upstream::counting();
-    let sidecar = sidecar(upstream.addr, "");
-    // POST, http, / and the authority; then a name and a value that stand for themselves.
-    let mut head = b"\x83\x86\x84\x41\x08api.test".to_vec();
-    head.extend_from_slice(b"\x00\x0fidempotency-key\x01k");
-    let cancel = 8_u32.to_be_bytes();
-    let mut flood = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    flood.extend(frame(SETTINGS, 0, 0, &[]));
-    // In one piece: what is reset before it was looked at is what makes the flood.
-    for stream in (1..2_000).step_by(2) {
-        flood.extend(frame(HEADERS, 4, stream, &head));
-        flood.extend(frame(RST_STREAM, 0, stream, &cancel));
-    }
-    let mut client = Client::connect(sidecar.addr);
-    client.write(&flood);
-    assert!(client.is_closed_within(PATIENCE));
-    assert_eq!(pay(sidecar.addr, "k", "x").status, 201);
-    assert_eq!(upstream.calls(), 1);
-    sidecar.wait_metric("retrysafe_in_flight", |running| running == 0);
-    sidecar.wait_metric("retrysafe_buffered_bytes", |held| held == 0);
 }

@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::PATIENCE;
 
 /// An answer as it came.
@@ -113,8 +115,25 @@ impl Client {
 
     /// So many octets, whatever they are.
     pub fn octets(&mut self, count: usize) -> Vec<u8> {
-        fill(&mut self.stream, &mut self.buffer, count).unwrap();
-        self.buffer.drain(..count).collect()
+        self.try_octets(count).unwrap()
+    }
+
+    /// The same; `None` where the other side ends it before.
+    pub fn try_octets(&mut self, count: usize) -> Option<Vec<u8>> {
+        fill(&mut self.stream, &mut self.buffer, count)?;
+        Some(self.buffer.drain(..count).collect())
+    }
+
+    /// Whether the other side ends it in time, while this is done again and again.
+    pub fn is_closed_while(&mut self, mut done: impl FnMut(&mut Self)) -> bool {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if self.is_closed_within(Duration::from_millis(50)) {
+                return true;
+            }
+            done(self);
+        }
+        false
     }
 
     pub fn half_close(&mut self) {
