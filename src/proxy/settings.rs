@@ -75,6 +75,14 @@ impl UpstreamUrl {
         }
     }
 
+    /// R28: whether it can take gRPC calls.
+    pub fn may_speak_http2(&self) -> bool {
+        match self {
+            Self::H2c(_) => true,
+            Self::Http(_) | Self::Unix(_) => false,
+        }
+    }
+
     /// Whether exchanges share a connection.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::H2c(_))

@@ -278,7 +278,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
         "store.encryption",
         "remove it; records are stored as they are, so guard the store",
     ),
-    not_yet("policy.grpc", "remove it; gRPC is not handled apart"),
     not_yet(
         "jwt",
         "remove it; scopes take `header:NAME` or `basic:user`",
