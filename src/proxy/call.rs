@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn r32_a_problem_is_trailers_only() {
-        let problem = Problem::new(Code::Unreachable, "50% of ü\n")
+        let problem = Problem::new(Code::Unreachable, "50% of \u{fc}\n")
             .outcome(UpstreamOutcome::NotExecuted)
             .retry_after(7)
             .proxy_status("connection_refused");
@@ -242,6 +242,42 @@ mod tests {
         assert_eq!(told(&missing, "retrysafe-outcome"), None);
         let retryable = told(&missing, "retrysafe-retryable");
         assert_eq!(retryable.as_deref(), Some("false"));
+    }
+
+    #[test]
+    fn r33_every_code_has_the_grpc_status_of_the_table() {
+        let page = include_str!("../../docs/protocol.md");
+        let table = [
+            (Code::KeyMissing, "INVALID_ARGUMENT 3"),
+            (Code::KeyInvalid, "INVALID_ARGUMENT 3"),
+            (Code::Malformed, "INVALID_ARGUMENT 3"),
+            (Code::RequestTimeout, "DEADLINE_EXCEEDED 4"),
+            (Code::InProgress, "ABORTED 10"),
+            (Code::NotKept, "DATA_LOSS 15"),
+            (Code::BodyTooLarge, "RESOURCE_EXHAUSTED 8"),
+            (Code::ExpectationFailed, "INVALID_ARGUMENT 3"),
+            (Code::KeyReused, "FAILED_PRECONDITION 9"),
+            (Code::OtherCredentials, "FAILED_PRECONDITION 9"),
+            (Code::MethodNotSupported, "UNIMPLEMENTED 12"),
+            (Code::OutcomeUnknown, "UNKNOWN 2"),
+            (Code::Unreachable, "UNAVAILABLE 14"),
+            (Code::ConnectionLost, "UNKNOWN 2"),
+            (Code::BadResponse, "UNKNOWN 2"),
+            (Code::StoreUnavailable, "UNAVAILABLE 14"),
+            (Code::Overloaded, "UNAVAILABLE 14"),
+            (Code::UpstreamTimeout, "DEADLINE_EXCEEDED 4"),
+        ];
+        for (code, said) in table {
+            let start = format!("| `{}` |", code.name());
+            let row = page.lines().find(|line| line.starts_with(&start));
+            assert!(row.unwrap().contains(&format!(" | {said} | ")), "{said}");
+            let number = status_of(code).to_string();
+            assert_eq!(said.split(' ').next_back(), Some(number.as_str()));
+        }
+        // One row for each line of it.
+        let is_row = |line: &&str| line.starts_with("| `") && line.split('|').count() == 8;
+        let rows = page.split("**R33**").nth(1).unwrap().lines();
+        assert_eq!(rows.filter(is_row).count(), table.len());
     }
 
     #[test]

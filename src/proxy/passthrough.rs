@@ -39,7 +39,7 @@ impl Proxy {
         // No key protects this request: it may be tried again if its method says so itself
         // (RFC 9110 section 9.2.2).
         let repeatable = head.method.is_idempotent();
-        let passage = Passage::new();
+        let passage = Passage::new(self.shared.settings.upstream.give_up_after);
         let mut request = Request::from_parts(head, body.watched(passage.clone()));
         let within = self.shared.settings.upstream.answer_within;
         for _ in 0..HANDOVERS {
@@ -58,7 +58,10 @@ impl Proxy {
                 }
             };
             match answered {
-                Ok(Ok(response)) => return self.passed(connection, response, wish.take()),
+                Ok(Ok(response)) => {
+                    passage.answer_began();
+                    return self.passed(connection, response, wish.take());
+                }
                 Ok(Err(SendError::NotSent(Some(unsent)))) => request = *unsent,
                 // Not sent, but its body went by.
                 Ok(Err(SendError::NotSent(None))) => break,

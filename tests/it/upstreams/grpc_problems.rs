@@ -49,7 +49,7 @@ async fn r33_the_refusals_of_a_covered_call() {
     assert_eq!(missing.field("retrysafe-retryable"), Some("false"));
     let told = send(&sidecar, &[("idempotency-key", "a b,c")], MESSAGE).await;
     told.is_problem("3", "idempotency_key_invalid");
-    let long = [&[0, 0, 1, 0, 0][..], &[7; 65536]].concat();
+    let long = [vec![0, 0, 1, 0, 0], vec![7; 65536]].concat();
     let told = send(&sidecar, &[("idempotency-key", "long")], &long).await;
     told.is_problem("8", "request_body_too_large");
     let connection = [("idempotency-key", "k"), ("expect", "200-ok")];

@@ -26,6 +26,8 @@ pub enum Deed {
     Gated(Gate, String),
     /// Sends body and trailers back.
     Echo,
+    /// Answers at once and sends back each piece as it comes.
+    Talk,
     /// Never answers.
     Hang,
     /// Resets the stream before anything was looked at.
@@ -211,10 +213,11 @@ impl Shared {
                     };
                     let (shared, cut, last) = (self.clone(), cut.clone(), last.clone());
                     tokio::spawn(async move {
-                        if let Deed::Say(answer, gate) = deed {
-                            return shared.say(answer, gate, at, body, respond).await;
+                        match deed {
+                            Deed::Say(answer, gate) => shared.say(answer, gate, at, body, respond).await,
+                            Deed::Talk => talk(body, respond).await,
+                            deed => shared.answer(deed, body, respond, &cut, &last).await,
                         }
-                        shared.answer(deed, body, respond, &cut, &last).await;
                     });
                 }
                 () = cut.notified() => return,
@@ -270,7 +273,7 @@ impl Shared {
                 let mut stream = respond.send_response(head, false).unwrap();
                 self.pour(&mut stream, count).await;
             }
-            Deed::Say(..) => unreachable!(),
+            Deed::Say(..) | Deed::Talk => unreachable!(),
             Deed::Refuse => respond.send_reset(Reason::REFUSED_STREAM),
             Deed::Break(reason) => {
                 take(&mut body).await;
@@ -346,6 +349,17 @@ impl Shared {
             stream.send_data(octets, left == 0).unwrap();
         }
     }
+}
+
+async fn talk(mut body: RecvStream, mut respond: SendResponse<Bytes>) {
+    let head = Response::builder().status(201).body(()).unwrap();
+    let mut stream = respond.send_response(head, false).unwrap();
+    while let Some(Ok(piece)) = body.data().await {
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        stream.send_data(piece, false).unwrap();
+    }
+    // The other side may be gone.
+    drop(stream.send_trailers(sum()));
 }
 
 fn sum() -> HeaderMap {

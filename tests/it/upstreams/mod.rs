@@ -3,6 +3,7 @@
 mod goaway;
 mod grpc;
 mod grpc_problems;
+mod grpc_streams;
 mod h2_server;
 mod h2c;
 mod sockets;
