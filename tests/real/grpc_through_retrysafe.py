@@ -25,6 +25,9 @@ SERVICE = "pkg.Test"
 # What a hop may add, as the protocol says (R27).
 OWN = {"date"}
 WORKERS = 40
+# The disk of the machine is no part of this.
+MEMORY = '[store]\nurl = "memory:"\n'
+UNARY = MEMORY + '[policy]\ngrpc = "unary"'
 
 
 class Server:
@@ -183,7 +186,7 @@ def every_kind(port: int) -> dict:
 
 def passing(binary: str) -> int:
     server = Server()
-    with server.serve() as direct, process(binary, f"h2c://127.0.0.1:{direct}", "") as (proxy, _):
+    with server.serve() as direct, process(binary, f"h2c://127.0.0.1:{direct}", MEMORY) as (proxy, _):
         # Calls without a key are counted together: each of the two begins anew.
         expected = every_kind(direct)
         server.runs.clear()
@@ -231,7 +234,11 @@ def retries(server: Server, stub: grpc.Channel, compress: grpc.Channel) -> int:
     call = stub.unary_unary(f"/{SERVICE}/Unary")
     left = call(b"", timeout=20, metadata=[("idempotency-key", "deadline"), ("x-deadline", "1")])
     check("the deadline reaches the server", 0 < int(left) <= 20, True)
-    return 4 + 3 * len(runs_again + recorded)
+    method = stub.unary_stream(f"/{SERVICE}/ServerStream")
+    first, again = (stream(method(b"s", metadata=[("idempotency-key", "stream")], timeout=PATIENCE)) for _ in range(2))
+    check("a server that streams", (first["code"], first["messages"]), ("OK", [b"0:s", b"1:s", b"2:s"]))
+    check("the same again", (marked(again), unmarked(again) == first), (True, True))
+    return 6 + 3 * len(runs_again + recorded)
 
 
 def refusals(stub: grpc.Channel) -> int:
@@ -306,7 +313,7 @@ def unreachable(binary: str) -> int:
     server = Server()
     with server.serve() as port:
         pass
-    with process(binary, f"h2c://127.0.0.1:{port}", '[policy]\ngrpc = "unary"') as (proxy, _), channel(proxy) as stub:
+    with process(binary, f"h2c://127.0.0.1:{port}", UNARY) as (proxy, _), channel(proxy) as stub:
         found = unary(stub, idempotency_key="k")
     check("an upstream out of reach", problem(found), ("UNAVAILABLE", "upstream_unreachable"))
     return 1
@@ -315,10 +322,9 @@ def unreachable(binary: str) -> int:
 def main(binary: str) -> int:
     passed = passing(binary)
     server = Server()
-    policy = '[policy]\ngrpc = "unary"'
     with (
         server.serve() as direct,
-        process(binary, f"h2c://127.0.0.1:{direct}", policy) as (proxy, health),
+        process(binary, f"h2c://127.0.0.1:{direct}", UNARY) as (proxy, health),
         channel(proxy) as stub,
         grpc.insecure_channel(
             f"127.0.0.1:{proxy}", options=[("grpc.enable_http_proxy", 0)], compression=grpc.Compression.Gzip
