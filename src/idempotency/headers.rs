@@ -18,11 +18,14 @@ pub fn is_method_override(name: &str) -> bool {
 }
 
 /// Our own response fields: an upstream's are removed (R9), an answer of ours may carry them.
-pub const OWN_RESPONSE_FIELDS: [&str; 4] = [
+pub const OWN_RESPONSE_FIELDS: [&str; 7] = [
     "idempotency-status",
     "idempotency-expires",
     "idempotency-attempt",
     "idempotent-replayed",
+    "retrysafe-code",
+    "retrysafe-outcome",
+    "retrysafe-retryable",
 ];
 
 /// Fields that end at each hop, nominated or not (RFC 9110 section 7.6.1).

@@ -12,6 +12,7 @@
 pub mod codec;
 pub mod decision;
 pub mod fingerprint;
+pub mod grpc;
 pub mod headers;
 pub mod json;
 pub mod key;

@@ -44,6 +44,8 @@ pub struct Policy {
     pub max_response: u64,
     /// R19: answers go to the client as they arrive.
     pub stream: bool,
+    /// R1, R28: how gRPC calls are treated.
+    pub grpc: Grpc,
     /// R32: base of the `type` of our own problems.
     pub docs_url: Option<String>,
     /// `[policy.key]`.
@@ -61,6 +63,17 @@ pub enum Mode {
     Enforce,
     /// Requests stream through.
     Off,
+}
+
+/// R1, R28, `grpc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grpc {
+    /// Calls without a key pass uncovered to an HTTP/2 upstream; others are requests like any.
+    Pass,
+    /// Unary calls are covered, and judged by their gRPC status.
+    Unary,
+    /// No call is taken.
+    Refuse,
 }
 
 /// R17, `on_5xx`.
@@ -341,6 +354,7 @@ impl Default for Policy {
             max_request: 1 << 20,
             max_response: 1 << 20,
             stream: false,
+            grpc: Grpc::Pass,
             docs_url: None,
             key: KeyPolicy::default(),
             fingerprint: FingerprintPolicy::default(),

@@ -80,8 +80,8 @@ pub struct Stream {
     version: Version,
     timeout: Duration,
     sleep: Pin<Box<Sleep>>,
-    /// Whether a piece was asked for and did not come yet: only then the clock runs.
-    waits: bool,
+    /// Since when a piece was asked for and did not come: only then the clock runs.
+    waits: Option<Instant>,
     /// Goes back to its pool at the end of an answer.
     connection: Option<Connection>,
     passage: Option<Arc<Passage>>,
@@ -94,15 +94,32 @@ pub struct Passage {
     stalled: AtomicBool,
     /// When the last piece went by.
     last: Mutex<Instant>,
+    /// Whether the answer has begun. From then on the two talk, at a pace of their own.
+    answered: AtomicBool,
+    /// What may lie between two pieces then.
+    patience: Duration,
 }
 
 impl Passage {
-    /// Begins now.
-    pub(super) fn new() -> Arc<Self> {
+    /// Begins now. `patience`: between two pieces, once the answer has begun.
+    pub(super) fn new(patience: Duration) -> Arc<Self> {
         Arc::new(Self {
             stalled: AtomicBool::new(false),
             last: Mutex::new(Instant::now()),
+            answered: AtomicBool::new(false),
+            patience,
         })
+    }
+
+    /// The answer has begun.
+    pub(super) fn answer_began(&self) {
+        self.answered.store(true, Ordering::Release);
+    }
+
+    /// What the answer allows between two pieces, once it has begun.
+    fn allows(&self) -> Option<Duration> {
+        let answered = self.answered.load(Ordering::Acquire);
+        answered.then_some(self.patience)
     }
 
     /// Whether the client sent no piece in time.
@@ -169,7 +186,7 @@ impl Body {
             version,
             timeout,
             sleep,
-            waits: false,
+            waits: None,
             connection,
             passage,
         }))
@@ -258,7 +275,7 @@ impl Stream {
             if ends {
                 self.give_back();
             }
-            self.waits = false;
+            self.waits = None;
             if let Some(passage) = &self.passage {
                 passage.goes_by();
             }
@@ -266,10 +283,20 @@ impl Stream {
                 frame.and_then(|frame| frame.map(allowed).map_err(BodyError::from).transpose()),
             );
         }
-        if !std::mem::replace(&mut self.waits, true) {
-            self.sleep.as_mut().reset(Instant::now() + self.timeout);
+        if self.waits.is_none() {
+            let now = Instant::now();
+            self.waits = Some(now);
+            self.sleep.as_mut().reset(now + self.timeout);
         }
         ready!(self.sleep.as_mut().poll(cx));
+        // R28: the answer may have begun meanwhile.
+        let allowed = self.passage.as_ref().and_then(|passage| passage.allows());
+        if let (Some(allowed), Some(since)) = (allowed, self.waits)
+            && since + allowed > Instant::now()
+        {
+            self.sleep.as_mut().reset(since + allowed);
+            ready!(self.sleep.as_mut().poll(cx));
+        }
         if let Some(passage) = &self.passage {
             passage.stalled.store(true, Ordering::Release);
         }

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::Proxy;
 use super::body::Body;
 use super::budget::Reservation;
+use super::call;
 use super::execution::Prepared;
 use super::handle::{Arrival, Verdict};
 use super::intake::Intake;
@@ -101,6 +102,9 @@ impl Proxy {
             scope = Some(self.scope(&arrival)?);
         }
         let (body, held) = self.read_body(intake, policy.max_request).await?;
+        if call::is_unary(&arrival.head, policy) {
+            call::one_message(&body)?;
+        }
         if from_body {
             found = late_key(found, &body, &policy.key)?;
         }
@@ -153,6 +157,7 @@ impl Proxy {
             _ => (KeyText::Derived(&fingerprint), policy.key.derive_window),
         };
         let key = record_key(&self.shared.namespace, scope, text);
+        let unary = call::is_unary(head, policy);
         let preferred_wait = super::waiting::preferred_wait(&head.headers);
         self.rewrite(&mut arrival);
         rewrite::covered(&mut arrival.head, policy, &body);
@@ -165,6 +170,7 @@ impl Proxy {
         let prepared = Arc::new(Prepared {
             head: arrival.head,
             body,
+            unary,
             _held: reserved,
         });
         Keyed {

@@ -13,14 +13,16 @@ use tokio::time::Instant;
 
 use super::Proxy;
 use super::body::Body;
+use super::call;
 use super::intake::Intake;
 use super::problem::Problem;
 use super::request::{self, Target};
 use super::rewrite;
 use super::tunnel::Wish;
+use super::upstream::Needs;
 use crate::idempotency::RecordKey;
 use crate::idempotency::key::from_headers;
-use crate::idempotency::policy::Mode;
+use crate::idempotency::policy::{Grpc, Mode};
 use crate::idempotency::record::Attempt;
 use crate::routes::Route;
 use crate::telemetry::metrics::{RequestLabels, method_label};
@@ -34,6 +36,8 @@ pub(super) struct Verdict {
     pub(super) outcome: &'static str,
     /// The record it was about.
     pub(super) record: Option<RecordKey>,
+    /// What the response says, where it is our own.
+    pub(super) problem: Option<Problem>,
     /// What it cost elsewhere.
     pub(super) spent: Spent,
 }
@@ -53,16 +57,28 @@ impl Verdict {
             response,
             outcome,
             record: None,
+            problem: None,
             spent: Spent::default(),
         }
     }
 
     pub(super) fn problem(problem: Problem, route: &Route) -> Self {
         let outcome = problem.code.name();
-        Self::new(
-            problem.into_response(route.policy.docs_url.as_deref()),
-            outcome,
-        )
+        let response = problem
+            .clone()
+            .into_response(route.policy.docs_url.as_deref());
+        Self {
+            problem: Some(problem),
+            ..Self::new(response, outcome)
+        }
+    }
+
+    /// R32: the same for a gRPC call.
+    fn into_call(mut self) -> Self {
+        if let Some(problem) = self.problem.take() {
+            self.response = call::trailers_only(&problem, self.response);
+        }
+        self
     }
 }
 
@@ -85,6 +101,7 @@ impl Proxy {
         let started = Instant::now();
         let (head, body) = request.into_parts();
         let method = head.method.clone();
+        let is_call = call::is_grpc(&head);
         let mut intake = Intake::new(&head, body);
         let (route, mut verdict) = match self.arrive(head, peer) {
             Ok(arrival) => {
@@ -96,6 +113,9 @@ impl Proxy {
                 (route, verdict)
             }
         };
+        if is_call {
+            verdict = verdict.into_call();
+        }
         self.report(&route, &method, &verdict, started);
         if !intake.settle().await {
             let headers = verdict.response.headers_mut();
@@ -183,18 +203,25 @@ impl Proxy {
     }
 
     async fn route(self: &Arc<Self>, mut arrival: Arrival, intake: &mut Intake) -> Verdict {
-        // R1: calls without a key pass, where the upstream can take them.
-        let (head, policy) = (&arrival.head, &arrival.route.policy);
-        let passes = request::is_grpc(head)
-            && matches!(from_headers(&head.headers, &policy.key), Ok(None))
-            && self.shared.settings.upstream.url.may_multiplex();
-        if arrival.route.covers(&arrival.head.method) && !passes {
+        if arrival.route.covers(&arrival.head.method) && !self.call_passes(&arrival) {
+            if call::is_refused(&arrival.head, &arrival.route.policy) {
+                return Verdict::problem(call::refused(), &arrival.route);
+            }
             return self.covered(arrival, intake).await;
         }
         if let Some(response) = answer_here(&mut arrival.head) {
             return Verdict::new(response, "passed");
         }
         self.pass_on(arrival, self.streamed(intake)).await
+    }
+
+    /// R1: calls without a key pass, where the upstream can take them.
+    fn call_passes(&self, arrival: &Arrival) -> bool {
+        let (head, policy) = (&arrival.head, &arrival.route.policy);
+        policy.grpc == Grpc::Pass
+            && call::is_grpc(head)
+            && matches!(from_headers(&head.headers, &policy.key), Ok(None))
+            && self.shared.settings.upstream.url.may_speak_http2()
     }
 
     /// The body as it comes.
@@ -211,14 +238,17 @@ impl Proxy {
         let multiplexed = arrival.head.version == Version::HTTP_2;
         let covers = arrival.route.covers(&arrival.head.method);
         let wish = Wish::of(&mut arrival.head, &self.shared.settings.upgrades);
+        let wish = wish.filter(|_| !covers);
+        let needs = match &wish {
+            Some(_) => Needs::Http1,
+            None if call::is_grpc(&arrival.head) => Needs::Http2,
+            None => Needs::Any,
+        };
         self.rewrite(&mut arrival);
         if multiplexed && body.is_end_stream() {
             rewrite::length_of_nothing(&mut arrival.head);
         }
-        match self
-            .pass(arrival.head, body, wish.filter(|_| !covers))
-            .await
-        {
+        match self.pass(arrival.head, body, wish, needs).await {
             Ok(response) => Verdict::new(response, "passed"),
             Err(problem) => Verdict::problem(problem, &arrival.route),
         }

@@ -18,6 +18,7 @@
 
 mod body;
 mod budget;
+mod call;
 mod covered;
 mod execution;
 mod handle;

@@ -27,14 +27,11 @@ impl Proxy {
         mut head: Parts,
         body: Body,
         mut wish: Option<Wish>,
+        needs: Needs,
     ) -> Result<Response<Body>, Problem> {
-        let needs = match &wish {
-            Some(wish) => {
-                wish.ask(&mut head.headers);
-                Needs::Http1
-            }
-            None => Needs::Any,
-        };
+        if let Some(wish) = &wish {
+            wish.ask(&mut head.headers);
+        }
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
             // Said explicitly: the library takes a GET of unknown length for one without a body.
             let chunked = HeaderValue::from_static("chunked");
@@ -43,7 +40,7 @@ impl Proxy {
         // No key protects this request: it may be tried again if its method says so itself
         // (RFC 9110 section 9.2.2).
         let repeatable = head.method.is_idempotent();
-        let passage = Passage::new();
+        let passage = Passage::new(self.shared.settings.upstream.give_up_after);
         let mut request = Request::from_parts(head, body.watched(passage.clone()));
         let within = self.shared.settings.upstream.answer_within;
         for _ in 0..HANDOVERS {
@@ -62,7 +59,10 @@ impl Proxy {
                 }
             };
             match answered {
-                Ok(Ok(response)) => return self.passed(connection, response, wish.take()),
+                Ok(Ok(response)) => {
+                    passage.answer_began();
+                    return self.passed(connection, response, wish.take());
+                }
                 Ok(Err(SendError::NotSent(Some(unsent)))) => request = *unsent,
                 // Not sent, but its body went by.
                 Ok(Err(SendError::NotSent(None))) => break,

@@ -271,6 +271,21 @@ impl Problem {
         }
     }
 
+    /// What to do.
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// Whether the same key may be tried again.
+    pub(super) fn is_retryable(&self) -> bool {
+        self.retryable
+    }
+
+    /// What the upstream may have done, where it matters.
+    pub(super) fn upstream_outcome(&self) -> Option<UpstreamOutcome> {
+        self.outcome
+    }
+
     /// The response. `docs_url` is the route's.
     pub(super) fn into_response(self, docs_url: Option<&str>) -> Response<Body> {
         let (name, status, title, _) = self.code.row();
@@ -323,7 +338,8 @@ impl Problem {
 pub(super) const NO_NEW_KEY: &str =
     " Do not repeat the operation under a new key: it may then be carried out twice.";
 
-fn outcome_name(outcome: UpstreamOutcome) -> &'static str {
+/// The member `outcome`.
+pub(super) fn outcome_name(outcome: UpstreamOutcome) -> &'static str {
     match outcome {
         UpstreamOutcome::Pending => "pending",
         UpstreamOutcome::Unknown => "unknown",

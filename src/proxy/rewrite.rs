@@ -168,9 +168,11 @@ pub(super) fn to_client(
     }
 }
 
-/// R27: trailers without the names that may not stand there.
+/// R9, R27: trailers without our own fields, and without the names that may not stand there.
 pub(super) fn trailers(mut fields: HeaderMap) -> Option<HeaderMap> {
-    retain(&mut fields, |name| !forbidden_in_trailers(name));
+    retain(&mut fields, |name| {
+        !forbidden_in_trailers(name) && !OWN_RESPONSE_FIELDS.contains(&name.as_str())
+    });
     (!fields.is_empty()).then_some(fields)
 }
 

@@ -85,9 +85,12 @@ impl UpstreamUrl {
         }
     }
 
-    /// Whether HTTP/2 may be spoken.
-    pub fn may_multiplex(&self) -> bool {
-        matches!(self, Self::H2c(_) | Self::Https(_))
+    /// R28: whether it can take gRPC calls.
+    pub fn may_speak_http2(&self) -> bool {
+        match self {
+            Self::H2c(_) | Self::Https(_) => true,
+            Self::Http(_) | Self::Unix(_) => false,
+        }
     }
 
     /// The upstream's own `Host`.

@@ -35,6 +35,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::idempotency::{Operation, Outcome, RecordKey};
+use crate::tls::ClientSettings;
 
 pub use self::redis::RedisStores;
 pub use file::FileStore;
@@ -157,6 +158,8 @@ pub struct Settings {
     pub allow_eviction: bool,
     /// `memory:` and `file:`: records at most; beyond it claims are refused.
     pub max_records: u64,
+    /// `[store.tls]`, for a store that is reached over TLS.
+    pub tls: ClientSettings,
 }
 
 /// A store's address.
@@ -168,6 +171,15 @@ pub enum StoreUrl {
     File(PathBuf),
     /// `redis://[user[:password]@]host[:port][/db]`, as given. Holds the password.
     Redis(String),
+}
+
+impl StoreUrl {
+    /// Whether it is reached over TLS.
+    pub fn is_tls(&self) -> bool {
+        match self {
+            Self::Memory | Self::File(_) | Self::Redis(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for StoreUrl {

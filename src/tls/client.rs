@@ -36,6 +36,22 @@ pub struct ClientKeys {
 }
 
 impl ClientKeys {
+    /// `[store.tls]`
+    pub const STORE: Self = Self {
+        ca: TlsFile {
+            key: "store.tls.ca_file",
+            holds: Holds::Authorities,
+        },
+        certificate: TlsFile {
+            key: "store.tls.cert_file",
+            holds: Holds::Chain,
+        },
+        key: TlsFile {
+            key: "store.tls.key_file",
+            holds: Holds::Key,
+        },
+    };
+
     /// `[upstream.tls]`
     pub const UPSTREAM: Self = Self {
         ca: TlsFile {

@@ -21,7 +21,7 @@ import httpx
 import websockets.asyncio.client
 import websockets.asyncio.server
 
-from stripe_through_retrysafe import check, retrysafe
+from harness import check, retrysafe
 
 # Fields that each hop makes anew.
 OWN = {"date", "connection", "keep-alive", "transfer-encoding", "content-length", "via"}

@@ -75,7 +75,7 @@ const ROOMS: &[Room] = &[
         outside: &[] },
     Room { name: "telemetry", names: Some(&[]), never: &["async"],
         outside: &["prometheus_client", "thiserror", "tracing_subscriber"] },
-    Room { name: "store", names: Some(&["clock", "idempotency", "telemetry"]), never: &[],
+    Room { name: "store", names: Some(&["clock", "idempotency", "telemetry", "tls"]), never: &[],
         outside: &["bytes", "redb", "redis", "thiserror", "tokio", "tracing"] },
     Room { name: "tls", names: Some(&["telemetry"]), never: &[],
         outside: &["rustls", "rustls_native_certs", "tokio", "tokio_rustls", "tracing"] },

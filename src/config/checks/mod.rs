@@ -35,7 +35,7 @@ impl Checks<'_, '_> {
     pub(super) fn run(&mut self, config: &Config, env: &Environment) {
         self.times(config);
         self.addresses(config);
-        self.upstream_tls(config);
+        self.tls_belongs(config);
         if self.certificates {
             self.certificates(config);
         }

@@ -6,7 +6,7 @@ use super::super::value::measure::show_duration;
 use super::Checks;
 use crate::idempotency::Policy;
 use crate::idempotency::policy::{
-    BodyMode, MissingKey, Mode, On5xx, OnStoreError, OnUnknown, ScopePart,
+    BodyMode, Grpc, MissingKey, Mode, On5xx, OnStoreError, OnUnknown, ScopePart,
 };
 
 type Route<'r> = Option<&'r RouteTable>;
@@ -16,6 +16,7 @@ impl Checks<'_, '_> {
     pub(super) fn policy(&mut self, route: Route<'_>, config: &Config, policy: &Policy) {
         self.derive_errors(route, policy);
         self.key_and_body_errors(route, policy);
+        self.grpc_errors(route, config, policy);
         if policy.mode == Mode::Enforce {
             self.time_warnings(route, config, policy);
             self.choice_warnings(route, policy);
@@ -75,6 +76,18 @@ impl Checks<'_, '_> {
                 &["policy.fingerprint.ignore", "policy.fingerprint.body"],
                 "fingerprint.ignore needs fingerprint.body = \"json\"",
                 "write body = \"json\" in [policy.fingerprint], or remove ignore",
+            );
+        }
+    }
+
+    /// R28: a call needs HTTP/2 all the way.
+    fn grpc_errors(&mut self, route: Route<'_>, config: &Config, policy: &Policy) {
+        if policy.grpc == Grpc::Unary && !config.proxy.upstream.url.may_speak_http2() {
+            self.error(
+                route,
+                &["policy.grpc", "upstream.url"],
+                "grpc = \"unary\" needs an upstream that speaks HTTP/2",
+                "write \"h2c://HOST:PORT\" or \"https://HOST:PORT\" for upstream.url, or another `grpc`",
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Checks on the files of `[server.tls]` and `[upstream.tls]`: there, readable, pairs.
+//! Checks on the files of `[server.tls]`, `[upstream.tls]` and `[store.tls]`: there, readable, pairs.
 
 use super::super::Config;
 use super::Checks;
@@ -10,6 +10,13 @@ const UPSTREAM: [&str; 4] = [
     "upstream.tls.server_name",
     "upstream.tls.cert_file",
     "upstream.tls.key_file",
+];
+
+const STORE: [&str; 4] = [
+    "store.tls.ca_file",
+    "store.tls.server_name",
+    "store.tls.cert_file",
+    "store.tls.key_file",
 ];
 
 impl Checks<'_, '_> {
@@ -25,6 +32,9 @@ impl Checks<'_, '_> {
         }
         if matches!(config.proxy.upstream.url, UpstreamUrl::Https(_)) {
             self.files(&UPSTREAM, &config.proxy.upstream.tls);
+        }
+        if config.store.url.is_tls() {
+            self.files(&STORE, &config.store.tls);
         }
     }
 
@@ -47,17 +57,25 @@ impl Checks<'_, '_> {
         }
     }
 
-    /// `[upstream.tls]` belongs to `https://`.
-    pub(super) fn upstream_tls(&mut self, config: &Config) {
-        let url = &config.proxy.upstream.url;
-        let written = UPSTREAM.into_iter().find(|key| self.written(key));
-        if let Some(key) = written.filter(|_| !matches!(url, UpstreamUrl::Https(_))) {
-            self.error(
-                None,
-                &[key, "upstream.url"],
-                format!("`{key}` means nothing for `{url}`"),
-                "write an https:// url, or remove [upstream.tls]",
-            );
+    /// `[upstream.tls]` belongs to `https://`, `[store.tls]` to a store over TLS.
+    pub(super) fn tls_belongs(&mut self, config: &Config) {
+        let (upstream, store) = (&config.proxy.upstream.url, &config.store.url);
+        if !matches!(upstream, UpstreamUrl::Https(_)) {
+            let help = "write an https:// url, or remove [upstream.tls]";
+            self.means_nothing(&UPSTREAM, &["upstream.url"], &upstream.to_string(), help);
+        }
+        if !store.is_tls() {
+            let help = "write a store url with TLS, or remove [store.tls]";
+            let urls = ["store.url", "store.url_file"];
+            self.means_nothing(&STORE, &urls, &store.to_string(), help);
+        }
+    }
+
+    fn means_nothing(&mut self, keys: &[&str], urls: &[&str], url: &str, help: &str) {
+        if let Some(key) = keys.iter().find(|key| self.written(key)) {
+            let message = format!("`{key}` means nothing for `{url}`");
+            let keys = [&[*key], urls].concat();
+            self.error(None, &keys, message, help);
         }
     }
 }

@@ -67,6 +67,7 @@ pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<
     upstream(&mut reader, &mut config);
     tls::upstream(&mut reader, &mut config);
     store(&mut reader, &mut config);
+    tls::store(&mut reader, &mut config);
     health_and_log(&mut reader, &mut config);
     policy::base(&mut reader, &mut config.policy);
     config.routes = routes::routes(document, &config.policy, &mut reader);

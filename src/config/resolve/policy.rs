@@ -11,8 +11,8 @@ use super::super::value::{Shape, Value, boolean, choice, integer, list, some};
 use super::Reader;
 use crate::idempotency::Policy;
 use crate::idempotency::policy::{
-    BodyMode, FingerprintPolicy, KeyFormat, KeyPolicy, KeySyntax, KeyUpstream, MissingKey, Mode,
-    On5xx, OnStoreError, OnUnknown, ReplayPolicy,
+    BodyMode, FingerprintPolicy, Grpc, KeyFormat, KeyPolicy, KeySyntax, KeyUpstream, MissingKey,
+    Mode, On5xx, OnStoreError, OnUnknown, ReplayPolicy,
 };
 
 /// Reads `[policy]`.
@@ -43,6 +43,29 @@ pub(super) fn overlay(reader: &mut Reader<'_, '_>, policy: &mut Policy) {
         &mut policy.max_waiters_per_key,
         integer(0..=u64::MAX),
     );
+    outcomes(reader, policy);
+    reader.set("policy.max_request", &mut policy.max_request, size);
+    reader.set("policy.max_response", &mut policy.max_response, size);
+    reader.set("policy.stream", &mut policy.stream, boolean);
+    reader.set(
+        "policy.grpc",
+        &mut policy.grpc,
+        choice(&[
+            ("pass", Grpc::Pass),
+            ("unary", Grpc::Unary),
+            ("refuse", Grpc::Refuse),
+        ]),
+    );
+    reader.set("policy.docs_url", &mut policy.docs_url, |value, sink| {
+        docs_url(value, sink).map(Some)
+    });
+    key(reader, &mut policy.key);
+    fingerprint(reader, &mut policy.fingerprint);
+    replay(reader, &mut policy.replay);
+}
+
+/// R17, R18, R24: what is done about what happened.
+fn outcomes(reader: &mut Reader<'_, '_>, policy: &mut Policy) {
     reader.set(
         "policy.on_5xx",
         &mut policy.on_5xx,
@@ -74,15 +97,6 @@ pub(super) fn overlay(reader: &mut Reader<'_, '_>, policy: &mut Policy) {
             Some(statuses)
         },
     );
-    reader.set("policy.max_request", &mut policy.max_request, size);
-    reader.set("policy.max_response", &mut policy.max_response, size);
-    reader.set("policy.stream", &mut policy.stream, boolean);
-    reader.set("policy.docs_url", &mut policy.docs_url, |value, sink| {
-        docs_url(value, sink).map(Some)
-    });
-    key(reader, &mut policy.key);
-    fingerprint(reader, &mut policy.fingerprint);
-    replay(reader, &mut policy.replay);
 }
 
 fn mode(value: &Value, sink: &mut Sink<'_>) -> Option<Mode> {

@@ -1,4 +1,4 @@
-//! `[server.tls]`: there as soon as one of its keys is written, and then whole. `[upstream.tls]`.
+//! `[server.tls]`: there as soon as one of its keys is written, and then whole. `[upstream.tls]`, `[store.tls]`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::Reader;
 use crate::config::Config;
 use crate::config::diagnostic::Sink;
 use crate::config::value::{Value, choice, text};
-use crate::tls::{ClientAuth, ServerSettings, is_name};
+use crate::tls::{ClientAuth, ClientSettings, ServerSettings, is_name};
 
 const CERTIFICATE: &str = "server.tls.cert_file";
 const KEY: &str = "server.tls.key_file";
@@ -73,27 +73,47 @@ fn is_whole(reader: &mut Reader<'_, '_>) -> bool {
 
 /// Sets `upstream.tls`.
 pub(super) fn upstream(reader: &mut Reader<'_, '_>, config: &mut Config) {
-    const CERTIFICATE: &str = "upstream.tls.cert_file";
-    const KEY: &str = "upstream.tls.key_file";
-    let tls = &mut config.proxy.upstream.tls;
-    let some = |value: &Value, sink: &mut Sink<'_>| path(value, sink).map(Some);
-    reader.set("upstream.tls.ca_file", &mut tls.ca_file, some);
-    reader.set(
+    let keys = [
+        "upstream.tls.ca_file",
         "upstream.tls.server_name",
-        &mut tls.server_name,
-        |value, sink| {
-            let name = text(value, sink)?;
-            if is_name(name) {
-                return Some(Some(name.to_owned()));
-            }
-            let help = "write the name that stands in the upstream's certificate, e.g. \"api.example.com\"";
-            value.wrong(sink, "is no host name or address", help)
-        },
-    );
+        "upstream.tls.cert_file",
+        "upstream.tls.key_file",
+    ];
+    client(reader, keys, &mut config.proxy.upstream.tls);
+}
+
+/// Sets `store.tls`.
+pub(super) fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
+    let keys = [
+        "store.tls.ca_file",
+        "store.tls.server_name",
+        "store.tls.cert_file",
+        "store.tls.key_file",
+    ];
+    client(reader, keys, &mut config.store.tls);
+}
+
+/// Authority, name, certificate and key, as `keys` are called.
+fn client(reader: &mut Reader<'_, '_>, keys: [&str; 4], tls: &mut ClientSettings) {
+    let [authority, name, certificate_key, private_key] = keys;
+    let some = |value: &Value, sink: &mut Sink<'_>| path(value, sink).map(Some);
+    reader.set(authority, &mut tls.ca_file, some);
+    reader.set(name, &mut tls.server_name, |value, sink| {
+        let name = text(value, sink)?;
+        if is_name(name) {
+            return Some(Some(name.to_owned()));
+        }
+        let help =
+            "write the name that stands in the other side's certificate, e.g. \"api.example.com\"";
+        value.wrong(sink, "is no host name or address", help)
+    });
     let (mut certificate, mut key) = (None, None);
-    reader.set(CERTIFICATE, &mut certificate, some);
-    reader.set(KEY, &mut key, some);
-    for (one, other) in [(CERTIFICATE, KEY), (KEY, CERTIFICATE)] {
+    reader.set(certificate_key, &mut certificate, some);
+    reader.set(private_key, &mut key, some);
+    for (one, other) in [
+        (certificate_key, private_key),
+        (private_key, certificate_key),
+    ] {
         if let Some(value) = reader.values.get(one).filter(|_| !reader.has(other)) {
             let message = format!("`{one}` is written without `{other}`");
             let help = "a certificate and its key belong together: write both or neither";

@@ -234,6 +234,30 @@ pub(super) const PROCESS: &[Key] = &[
         "1000000",
         "Records in a `memory:` or `file:` store; beyond it claims are refused.",
     ),
+    key(
+        "store.tls.ca_file",
+        Kind::Text("path"),
+        "",
+        "Who vouches for a store over TLS, PEM. Without it whom the system trusts.",
+    ),
+    key(
+        "store.tls.server_name",
+        Kind::Text("host name"),
+        "",
+        "The name that the store's certificate must bear. Without it the host that is connected to.",
+    ),
+    key(
+        "store.tls.cert_file",
+        Kind::Text("path"),
+        "",
+        "The certificate that is shown to the store, then those of its issuers, PEM.",
+    ),
+    key(
+        "store.tls.key_file",
+        Kind::Text("path"),
+        "",
+        "Its private key, PEM, not encrypted. Changed files are taken while Retrysafe runs.",
+    ),
 ];
 
 /// `[[route]]`, `[health]`, `[log]`.
@@ -310,7 +334,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
         "store.encryption",
         "remove it; records are stored as they are, so guard the store",
     ),
-    not_yet("policy.grpc", "remove it; gRPC is not handled apart"),
     not_yet(
         "jwt",
         "remove it; scopes take `header:NAME` or `basic:user`",

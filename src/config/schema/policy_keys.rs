@@ -108,6 +108,12 @@ pub(super) const POLICY: &[Key] = &[
         "Answers are never held back whole; event streams never are.",
     ),
     key(
+        "policy.grpc",
+        Kind::Choice(&["pass", "unary", "refuse"]),
+        r#""pass""#,
+        "gRPC calls: those without a key pass; or unary ones are covered; or none is taken.",
+    ),
+    key(
         "policy.docs_url",
         Kind::Text("url"),
         "",

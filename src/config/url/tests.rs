@@ -168,6 +168,7 @@ fn an_upstream_may_be_a_unix_socket() {
         assert_eq!(url, UpstreamUrl::Unix(PathBuf::from(path)));
         assert_eq!(url.to_string(), format!("unix:{path}"));
         assert_eq!(url.authority(), "localhost");
+        assert!(!url.may_speak_http2());
     }
     assert!(parse_upstream_url(&format!("unix:{}", "x".repeat(107))).is_ok());
     assert!(parse_upstream_url(&format!("unix:{}", "x".repeat(108))).is_err());
@@ -184,5 +185,7 @@ fn an_upstream_may_speak_http2_with_prior_knowledge() {
         let parsed = parse_upstream_url(url).unwrap();
         assert_eq!(parsed, UpstreamUrl::H2c(HostPort { host, port }));
         assert_eq!(parsed.authority(), authority);
+        assert!(parsed.may_speak_http2());
     }
+    assert!(!parse_upstream_url("http://api").unwrap().may_speak_http2());
 }

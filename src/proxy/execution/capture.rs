@@ -7,7 +7,7 @@
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap};
-use http::{Response, response};
+use http::{Response, StatusCode, response};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::exchange::{Ended, Exchange, why_stopped};
 use super::keeper::Stop;
 use super::{Reply, answer};
+use crate::idempotency::grpc::{self, Said};
 use crate::idempotency::record::UnknownWhy;
 use crate::proxy::body::{Body, Piece, is_cut};
 use crate::proxy::budget::Reservation;
@@ -32,6 +33,8 @@ pub(super) struct Captured {
     pub(super) body: Kept,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) passing: Passing,
+    /// What it is judged by.
+    pub(super) said: Said,
 }
 
 /// Whether the client gets the answer as it arrives.
@@ -58,6 +61,12 @@ pub(super) enum Kept {
 enum Keeping {
     Whole(BytesMut, Reservation),
     Digest(Sha256),
+}
+
+impl Keeping {
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Whole(body, _) if body.is_empty())
+    }
 }
 
 /// What is still owed to a client that gets the answer as it arrives.
@@ -101,7 +110,8 @@ impl Exchange {
         let policy = &self.job.route.policy;
         rewrite::to_client(&mut head, Some(&policy.replay.marker), shared.date());
         let mut passing = Passing::Held;
-        if policy.stream || is_event_stream(&head.headers) {
+        // A unary call is judged by its last octets, and one message is of no use before them.
+        if !self.job.prepared.unary && (policy.stream || is_event_stream(&head.headers)) {
             passing = self.start_feed(&head);
         }
         let mut keeping = Keeping::Whole(BytesMut::new(), shared.budget.reservation());
@@ -132,6 +142,9 @@ impl Exchange {
             }
         }
         connection.give_back();
+        let Some(said) = self.said(&head, trailers.as_ref(), keeping.is_empty()) else {
+            return Ended::Unknown(UnknownWhy::BadAnswer);
+        };
         let body = match keeping {
             Keeping::Whole(body, reserved) => Kept::Whole(body.freeze(), reserved),
             Keeping::Digest(digest) => Kept::Digest(digest.finalize().into()),
@@ -144,7 +157,24 @@ impl Exchange {
             body,
             trailers,
             passing,
+            said,
         }))
+    }
+
+    /// R17: what a whole answer is judged by; `None`: it is none (R18).
+    fn said(
+        &self,
+        head: &response::Parts,
+        trailers: Option<&HeaderMap>,
+        is_empty: bool,
+    ) -> Option<Said> {
+        if self.job.prepared.unary && head.status == StatusCode::OK {
+            return grpc::said(&head.headers, trailers, !is_empty);
+        }
+        Some(Said {
+            status: head.status.as_u16(),
+            retry_after: retry_after(&head.headers),
+        })
     }
 
     /// Keeps a piece while the body fits, and passes it on where the client is being answered.
@@ -294,6 +324,18 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
         .next()
         .unwrap_or_default();
     kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+}
+
+/// `Retry-After` in seconds; 0 where it is a date or nonsense.
+fn retry_after(headers: &HeaderMap) -> Option<u32> {
+    let value = headers.get(header::RETRY_AFTER)?;
+    Some(
+        value
+            .to_str()
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0),
+    )
 }
 
 /// `Location` of an answer that is not kept.

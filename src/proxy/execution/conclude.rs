@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
-use http::header::{self, HeaderMap};
+use http::header;
 
 use super::Protection;
 use super::capture::{Captured, Kept, Passing, location};
 use super::deliver::{Owed, Recipient, mark};
 use super::exchange::{Ended, Exchange};
 use super::retries::confirm;
+use crate::idempotency::grpc::Said;
 use crate::idempotency::headers::retain;
 use crate::idempotency::record::{HeldProblem, State, UnknownWhy};
 use crate::idempotency::settlement::problem_of;
@@ -90,9 +91,13 @@ impl Exchange {
     async fn answered(self, captured: Captured) {
         let policy = &self.job.route.policy;
         let completed_at = self.job.proxy.shared.clock.unix_millis();
+        let Said {
+            status,
+            retry_after,
+        } = captured.said;
         let happened = Happened::Answered {
-            status: captured.head.status.as_u16(),
-            retry_after: retry_after(&captured.head.headers),
+            status,
+            retry_after,
             kept: matches!(captured.body, Kept::Whole(..)),
         };
         let (state, ttl) = self.state_of(settle(happened, policy), &captured, completed_at);
@@ -252,6 +257,7 @@ fn owed(captured: Captured) -> Owed {
         body,
         trailers,
         passing,
+        said: _,
     } = captured;
     match (passing, body) {
         (Passing::On(feed), _) => Owed::Feed(feed),
@@ -274,18 +280,6 @@ fn unconfirmed() -> Problem {
     Problem::new(Code::StoreUnavailable, detail)
         .outcome(UpstreamOutcome::NotExecuted)
         .retry_after(1)
-}
-
-/// `Retry-After` in seconds; 0 where it is a date or nonsense.
-fn retry_after(headers: &HeaderMap) -> Option<u32> {
-    let value = headers.get(header::RETRY_AFTER)?;
-    Some(
-        value
-            .to_str()
-            .ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(0),
-    )
 }
 
 impl Proxy {

@@ -89,7 +89,12 @@ impl Exchange {
     /// A connection, and a lease that is young enough.
     async fn connect(&mut self) -> Result<Connection, Ended> {
         let pool = self.job.proxy.upstream.clone();
-        let connection = match self.keeper.drive(pool.checkout(Needs::Any)).await {
+        let needs = if self.job.prepared.unary {
+            Needs::Http2
+        } else {
+            Needs::Any
+        };
+        let connection = match self.keeper.drive(pool.checkout(needs)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => return Err(Ended::NotSent(not_connected(&error))),
             Err(stop) => return Err(stopped(stop)),

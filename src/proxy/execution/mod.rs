@@ -53,6 +53,8 @@ pub(super) struct Prepared {
     pub head: Parts,
     /// All of it.
     pub body: Bytes,
+    /// R17: whether it is a gRPC call, judged by its gRPC status.
+    pub unary: bool,
     /// What the body takes from the budget.
     pub _held: Reservation,
 }

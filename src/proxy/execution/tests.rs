@@ -96,6 +96,7 @@ async fn execute(proxy: &Arc<Proxy>) -> Reply {
         prepared: Arc::new(Prepared {
             head,
             body: Bytes::from_static(b"x"),
+            unary: false,
             _held: proxy.shared.budget.reservation(),
         }),
         key: KEY,

@@ -178,18 +178,6 @@ pub(super) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// R1: a gRPC call, whose outcome comes in trailers, whatever the status.
-pub(super) fn is_grpc(head: &Parts) -> bool {
-    let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-    let content_type = text(header::CONTENT_TYPE).unwrap_or_default();
-    let content_type = content_type.to_ascii_lowercase();
-    let rest = content_type.strip_prefix("application/grpc");
-    let named = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';', ' ']));
-    let mut coding = text(header::TE).unwrap_or_default().split(',');
-    let takes_trailers = coding.any(|coding| coding.trim().eq_ignore_ascii_case("trailers"));
-    head.version == Version::HTTP_2 && named && takes_trailers
-}
-
 /// R26: fields that carry meaning past this hop may not be nominated by Connection.
 pub(super) fn nominations(headers: &HeaderMap, policy: &Policy) -> Result<(), Problem> {
     match forbidden_nomination(headers, policy) {

@@ -147,26 +147,3 @@ fn only_100_continue_is_expected() {
     ok("100-Continue").unwrap();
     assert_eq!(ok("200-ok").unwrap_err().code, Code::ExpectationFailed);
 }
-
-#[test]
-fn grpc_is_what_says_so_over_http_2_and_takes_trailers() {
-    let grpc = |version, content_type, te| {
-        let fields = [("content-type", content_type), ("te", te)];
-        let mut head = head("POST", "/pkg.Service/Method", &fields);
-        head.version = version;
-        is_grpc(&head)
-    };
-    for content_type in [
-        "application/grpc",
-        "Application/GRPC+proto",
-        "application/grpc; x",
-    ] {
-        assert!(grpc(Version::HTTP_2, content_type, "trailers"));
-        assert!(grpc(Version::HTTP_2, content_type, "gzip, Trailers"));
-        assert!(!grpc(Version::HTTP_11, content_type, "trailers"));
-        assert!(!grpc(Version::HTTP_2, content_type, "gzip"));
-    }
-    for content_type in ["application/json", "application/grpc-web", "text/grpc", ""] {
-        assert!(!grpc(Version::HTTP_2, content_type, "trailers"));
-    }
-}

@@ -76,6 +76,8 @@ pub(super) enum Needs {
     Any,
     /// It asks to switch to another protocol, which HTTP/1.1 alone can.
     Http1,
+    /// R28: a gRPC call. Where HTTP/1.1 is all there ever is, it goes over that as it is.
+    Http2,
 }
 
 /// How long a connection takes exchanges.
@@ -123,7 +125,11 @@ impl Pool {
     ) -> Result<Connection, ConnectError> {
         let shares = match &self.settings.url {
             UpstreamUrl::H2c(_) => true,
-            UpstreamUrl::Https(_) => needs == Needs::Any && !self.agreed.is_http1(),
+            UpstreamUrl::Https(_) => match needs {
+                Needs::Any => !self.agreed.is_http1(),
+                Needs::Http1 => false,
+                Needs::Http2 => true,
+            },
             UpstreamUrl::Http(_) | UpstreamUrl::Unix(_) => false,
         };
         // The drivers' turn first: what the upstream closed by now is not given out.
@@ -131,7 +137,7 @@ impl Pool {
             tokio::task::yield_now().await;
         }
         if shares {
-            return self.checkout_shared().await;
+            return self.checkout_shared(needs).await;
         }
         match self.pop() {
             Some(Idle { own, .. }) => Ok(self.out(Channel::Own(own))),
@@ -139,7 +145,7 @@ impl Pool {
         }
     }
 
-    async fn checkout_shared(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+    async fn checkout_shared(self: &Arc<Self>, needs: Needs) -> Result<Connection, ConnectError> {
         let limits = self.limits();
         let had = || self.shared.pop(limits);
         if let Some(stream) = had() {
@@ -154,7 +160,7 @@ impl Pool {
             // Meanwhile it turned out that nothing is shared: nobody has to wait for anybody.
             drop(making);
         }
-        self.connect(Needs::Any).await
+        self.connect(needs).await
     }
 
     fn limits(&self) -> Limits {
@@ -217,10 +223,12 @@ impl Pool {
         if !only_http1 {
             self.agreed.note(http2);
         }
-        if http2 {
-            self.multiplexed(stream).await
-        } else {
-            self.first(stream).await
+        match (http2, needs) {
+            (true, _) => self.multiplexed(stream).await,
+            (false, Needs::Http2) => Err(ConnectError::Protocol(io::Error::other(
+                "it agreed to HTTP/1.1, and a gRPC call needs HTTP/2",
+            ))),
+            (false, _) => self.first(stream).await,
         }
     }
 

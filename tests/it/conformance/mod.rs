@@ -25,12 +25,7 @@ const WORKERS: usize = 6;
 const LOG_LINES: usize = 40;
 
 /// Why a case may stand back.
-const REASONS: [&str; 4] = [
-    "TLS",
-    "1xx forwarding",
-    "gRPC",
-    "no config key: strip_prefix",
-];
+const REASONS: [&str; 2] = ["1xx forwarding", "no config key: strip_prefix"];
 
 type Play = fn(&Value) -> Result<(), Vec<String>>;
 type StandBack = BTreeMap<String, BTreeMap<String, String>>;

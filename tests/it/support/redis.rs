@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use redis::{Client, Connection, Value};
 use retrysafe::store::{RedisStores, Settings, StoreUrl, WakeFn};
+use retrysafe::tls::{ClientKeys, ClientSettings};
 use tokio::time::Instant;
 
 use super::{PATIENCE, eventually};
@@ -285,6 +286,7 @@ pub fn settings(server: &Redis) -> Settings {
         single_replica: false,
         allow_eviction: false,
         max_records: u64::MAX,
+        tls: ClientSettings::plain(ClientKeys::STORE),
     }
 }
 

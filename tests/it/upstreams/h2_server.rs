@@ -26,6 +26,8 @@ pub enum Deed {
     Gated(Gate, String),
     /// Sends body and trailers back.
     Echo,
+    /// Answers at once and sends back each piece as it comes.
+    Talk,
     /// Never answers.
     Hang,
     /// Resets the stream before anything was looked at.
@@ -38,6 +40,18 @@ pub enum Deed {
     Pour(usize),
     /// Answers, and lets no further stream begin on the connection.
     Last,
+    /// Takes the body and says this, once the gate is open where there is one.
+    Say(Answer, Option<Gate>),
+}
+
+/// An answer, part by part.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    /// 200 where it is 0.
+    pub status: u16,
+    pub fields: Vec<(&'static str, String)>,
+    pub data: Bytes,
+    pub trailers: Vec<(&'static str, String)>,
 }
 
 /// Holds answers back until a test lets them go.
@@ -59,6 +73,8 @@ impl Gate {
 #[derive(Debug)]
 pub struct Seen {
     pub head: Parts,
+    /// As far as it was taken.
+    pub body: Bytes,
 }
 
 impl Seen {
@@ -186,15 +202,23 @@ impl Shared {
                 accepted = h2.accept() => {
                     let Some(Ok((request, respond))) = accepted else { return };
                     let (head, body) = request.into_parts();
-                    let deed = {
+                    let (deed, at) = {
                         let mut seen = self.seen.lock().unwrap();
-                        let deed = (self.script)(&head, seen.len() + 1);
-                        seen.push(Seen { head });
+                        let at = seen.len();
+                        let deed = (self.script)(&head, at + 1);
+                        let body = Bytes::new();
+                        seen.push(Seen { head, body });
                         self.more.notify_all();
-                        deed
+                        (deed, at)
                     };
                     let (shared, cut, last) = (self.clone(), cut.clone(), last.clone());
-                    tokio::spawn(async move { shared.answer(deed, body, respond, &cut, &last).await });
+                    tokio::spawn(async move {
+                        match deed {
+                            Deed::Say(answer, gate) => shared.say(answer, gate, at, body, respond).await,
+                            Deed::Talk => talk(body, respond).await,
+                            deed => shared.answer(deed, body, respond, &cut, &last).await,
+                        }
+                    });
                 }
                 () = cut.notified() => return,
                 () = last.notified() => h2.graceful_shutdown(),
@@ -249,6 +273,7 @@ impl Shared {
                 let mut stream = respond.send_response(head, false).unwrap();
                 self.pour(&mut stream, count).await;
             }
+            Deed::Say(..) | Deed::Talk => unreachable!(),
             Deed::Refuse => respond.send_reset(Reason::REFUSED_STREAM),
             Deed::Break(reason) => {
                 take(&mut body).await;
@@ -273,6 +298,38 @@ impl Shared {
 }
 
 impl Shared {
+    async fn say(
+        &self,
+        answer: Answer,
+        gate: Option<Gate>,
+        at: usize,
+        mut body: RecvStream,
+        mut respond: SendResponse<Bytes>,
+    ) {
+        let (data, _trailers) = take(&mut body).await;
+        self.seen.lock().unwrap()[at].body = data;
+        if let Some(gate) = gate {
+            gate.0.acquire().await.unwrap().forget();
+        }
+        let mut head = Response::builder().status(answer.status.max(200));
+        for (name, value) in answer.fields {
+            head = head.header(name, value);
+        }
+        let (data, trailers) = (answer.data, answer.trailers);
+        let is_head_alone = data.is_empty() && trailers.is_empty();
+        let head = head.body(()).unwrap();
+        let mut stream = respond.send_response(head, is_head_alone).unwrap();
+        if !data.is_empty() {
+            stream.send_data(data, trailers.is_empty()).unwrap();
+        }
+        if !trailers.is_empty() {
+            let fields = trailers
+                .into_iter()
+                .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            stream.send_trailers(fields.collect()).unwrap();
+        }
+    }
+
     /// Sends as much as the windows take; where they take no more for a while, it has stalled.
     async fn pour(&self, stream: &mut h2::SendStream<Bytes>, mut left: usize) {
         const WHILE: Duration = Duration::from_millis(200);
@@ -292,6 +349,17 @@ impl Shared {
             stream.send_data(octets, left == 0).unwrap();
         }
     }
+}
+
+async fn talk(mut body: RecvStream, mut respond: SendResponse<Bytes>) {
+    let head = Response::builder().status(201).body(()).unwrap();
+    let mut stream = respond.send_response(head, false).unwrap();
+    while let Some(Ok(piece)) = body.data().await {
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        stream.send_data(piece, false).unwrap();
+    }
+    // The other side may be gone.
+    drop(stream.send_trailers(sum()));
 }
 
 fn sum() -> HeaderMap {

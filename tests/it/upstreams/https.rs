@@ -8,6 +8,7 @@ use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 use tempfile::TempDir;
 
+use super::grpc::{call, said, with_key};
 use super::h2_server::{Deed, H2Upstream};
 use crate::support::authority::{Authority, Pair};
 use crate::support::client::{self, Answer, Client, pay, request};
@@ -313,4 +314,31 @@ fn what_is_not_covered_streams_over_tls_too() {
     let body = "x".repeat(3 << 20);
     let answer = client::send(sidecar.addr, &request("OPTIONS", "/", &[], &body));
     assert_eq!((answer.status, answer.text().len()), (201, body.len()));
+}
+
+/// R28: a call needs HTTP/2 all the way, so over HTTP/1.1 it is not sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_calls_go_over_http_2_or_not_at_all() {
+    let upstream = H2Upstream::start(|_, n| Deed::Say(said(n, 0, &[]), None));
+    let authority = Authority::new("ours");
+    let shown = authority.server();
+    let folder = folder_of(&authority);
+    for protocols in [BOTH, &BOTH[1..]] {
+        let tls = TlsFront::start(&front(&shown, protocols), upstream.addr, true);
+        let plan = plan_to(tls.addr, "localhost", folder.path(), OURS);
+        let sidecar = plan.env("RETRYSAFE__POLICY__GRPC", "unary").start();
+        let covered = with_key(sidecar.addr, "k").await;
+        drop(sidecar);
+        let sidecar = plan_to(tls.addr, "localhost", folder.path(), OURS).start();
+        let passed = call(sidecar.addr, &[]).await;
+        for told in [covered, passed] {
+            if protocols.len() == 2 {
+                assert_eq!(told.last("grpc-status"), Some("0"), "{told:?}");
+            } else {
+                told.is_problem("14", "upstream_unreachable");
+            }
+        }
+        std::fs::remove_file(folder.path().join("records.db")).unwrap();
+    }
+    assert_eq!(upstream.calls(), 2);
 }

@@ -1,6 +1,9 @@
 //! Upstreams of every kind: where they are, what they speak, how they fail.
 
 mod goaway;
+mod grpc;
+mod grpc_problems;
+mod grpc_streams;
 mod h2_server;
 mod h2c;
 mod https;
