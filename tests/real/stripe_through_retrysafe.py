@@ -13,38 +13,12 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 import urllib.request
 
 import stripe
 
-PATIENCE = 30
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def until(what, holds):
-    """Waits for another process; it gives no sign of its own."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"{what}: never"
-        time.sleep(0.05)
-
-
-def answers(port: int, path: str = "/") -> bool:
-    try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=1)
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
+from support import answers, check, done, free_port, retrysafe, until
 
 
 @contextlib.contextmanager
@@ -58,32 +32,6 @@ def localstripe():
     finally:
         server.kill()
         server.wait()
-
-
-@contextlib.contextmanager
-def retrysafe(binary: str, upstream: int):
-    port, health = free_port(), free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "config.toml"), "w", encoding="utf-8") as config:
-            config.write(
-                f"""
-                [server]
-                listen = "127.0.0.1:{port}"
-                [upstream]
-                url = "http://127.0.0.1:{upstream}"
-                [health]
-                listen = "127.0.0.1:{health}"
-                [policy.key]
-                required_on = ["POST"]
-                """
-            )
-        server = subprocess.Popen([binary, "run"], cwd=folder, stderr=subprocess.DEVNULL)
-        try:
-            until("retrysafe", lambda: answers(health, "/readyz"))
-            yield port
-        finally:
-            server.terminate()
-            assert server.wait(PATIENCE) == 0
 
 
 class Cutter:
@@ -136,13 +84,7 @@ def count(port: int, what: str) -> int:
         return len(json.load(answer)["data"])
 
 
-def check(name: str, found, expected):
-    assert found == expected, f"{name}: {found}, expected {expected}"
-    print(f"ok    {name}: {found}")
-
-
 def main(binary: str) -> int:
-    passed = 0
     with localstripe() as api:
         check("customers made by two creates with one key, without the proxy", len(create_twice(api, "direct")), 2)
         with retrysafe(binary, api) as proxy:
@@ -157,9 +99,7 @@ def main(binary: str) -> int:
             check("tries the SDK needed", cutter.connections, 2)
             check("PaymentIntents the API counts for it", count(api, "payment_intents") - before, 1)
             check("the intent is the one that was made", client(api).v1.payment_intents.retrieve(intent.id).id, intent.id)
-            passed = 7
-    print(f"{passed} passed, 0 failed")
-    return 0
+    return done()
 
 
 if __name__ == "__main__":

@@ -53,6 +53,16 @@ def check(name: str, found, expected):
     print(f"ok    {name}: {found!r:.100}")
 
 
+def same(name: str, found: tuple, expected: tuple):
+    """Compares answers part by part; prints none of them unless they differ."""
+    global passed
+    for part, other in zip(found, expected, strict=True):
+        shown = [repr(value[:1000] if isinstance(value, bytes) else value) for value in (part, other)]
+        assert part == other, f"{name}:\n  found    {shown[0]}\n  expected {shown[1]}"
+    passed += 1
+    print(f"ok    {name}: {found[0]}, the same")
+
+
 def done() -> int:
     """The last line of a suite; its exit code."""
     assert passed > 0
