@@ -1,7 +1,8 @@
 //! What is not covered streams both ways (R1, R28).
 //!
 //! Nothing is held whole; the client's pace is the upstream's. A request that the client library
-//! hands back unsent is sent again, at most three times (R29); anything else is answered, once.
+//! hands back unsent, or one without a body that the upstream did not take, is sent again, at most
+//! three times (R29); anything else is answered, once.
 
 use std::pin::pin;
 
@@ -40,6 +41,7 @@ impl Proxy {
         // (RFC 9110 section 9.2.2).
         let repeatable = head.method.is_idempotent();
         let passage = Passage::new();
+        let bare = self.all_of_it(&head, &body);
         let mut request = Request::from_parts(head, body.watched(passage.clone()));
         let within = self.shared.settings.upstream.answer_within;
         for _ in 0..HANDOVERS {
@@ -60,8 +62,11 @@ impl Proxy {
             match answered {
                 Ok(Ok(response)) => return self.passed(connection, response, wish.take()),
                 Ok(Err(SendError::NotSent(Some(unsent)))) => request = *unsent,
-                // Not sent, but its body went by.
-                Ok(Err(SendError::NotSent(None))) => break,
+                Ok(Err(SendError::NotSent(None))) => match &bare {
+                    Some(head) => request = Request::from_parts(head.clone(), Body::empty()),
+                    // Not sent, but its body went by.
+                    None => break,
+                },
                 Ok(Err(SendError::MaybeSent(_))) if passage.has_stalled() => {
                     let detail = "No piece of the request body came in time.";
                     return Err(Problem::new(Code::RequestTimeout, detail));
@@ -76,6 +81,13 @@ impl Proxy {
             }
         }
         Err(not_sent("connection_terminated"))
+    }
+
+    /// R29: the head, where nothing else is needed to send the request again. Only an upstream whose
+    /// connections are shared says of a request that it did not take it.
+    fn all_of_it(&self, head: &Parts, body: &Body) -> Option<Parts> {
+        let is_shared = self.shared.settings.upstream.url.is_shared();
+        (is_shared && body.is_end_stream()).then(|| head.clone())
     }
 
     fn passed(
