@@ -45,6 +45,8 @@ http {{
     location /summed/ {{ alias {root}/www/; add_header Trailer X-Sum; add_trailer X-Sum 9; }}
     location /proxied/ {{ proxy_pass http://127.0.0.1:{inner}/; proxy_set_header Host $http_host; proxy_http_version 1.1; }}
     location /unbuffered/ {{ proxy_pass http://127.0.0.1:{inner}/gzip/; proxy_buffering off; proxy_http_version 1.1; }}
+    location /as-get/ {{ proxy_pass http://127.0.0.1:{inner}/gzip/; proxy_method GET; proxy_http_version 1.1;
+      proxy_pass_request_body off; proxy_set_header Content-Length ""; }}
     location /dav/ {{ dav_methods PUT DELETE MKCOL MOVE COPY; create_full_put_path on; }}
     location /small/ {{ client_max_body_size 1k; dav_methods PUT; }}
     location = /empty {{ return 204; }}
@@ -104,8 +106,7 @@ def nginx(keepalive: int = 1000, http2: bool = False):
         with open(path, "w", encoding="latin-1") as config:
             wanted = {"root": root, "port": port, "inner": free_port(), "keepalive": keepalive, "user": user}
             config.write(CONFIG.format(**wanted, latin="\u00e9", http2="http2" if http2 else ""))
-        binary = "nginx" if os.path.exists("/usr/bin/nginx") else "/usr/sbin/nginx"
-        process = subprocess.Popen([binary, "-p", root, "-c", path, "-e", os.path.join(root, "error.log")])
+        process = subprocess.Popen(["nginx", "-p", root, "-c", path, "-e", os.path.join(root, "error.log")])
         try:
             until("nginx", lambda: listening(port, http2))
             yield Nginx(root, port, process)

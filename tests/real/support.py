@@ -166,7 +166,7 @@ def call(port: int, method: str, target: str, fields=(), body: bytes = b"", vers
     asked = {name.lower() for name, _ in fields}
     lines += [] if "connection" in asked else ["Connection: close"]
     lines += [f"{name}: {value}" for name, value in fields]
-    if body or method in ("POST", "PUT", "PATCH"):
+    if "content-length" not in asked and (body or method in ("POST", "PUT", "PATCH")):
         lines.append(f"Content-Length: {len(body)}")
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as stream:
         stream.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
