@@ -14,8 +14,8 @@ const HTTP2: u64 = 1_000;
 
 /// The most that a resting connection may take of the process, in octets: about twice what a
 /// build without optimisation takes.
-const EACH_HTTP1: u64 = 64 * 1024;
-const EACH_HTTP2: u64 = 64 * 1024;
+const EACH_HTTP1: u64 = 48 * 1024;
+const EACH_HTTP2: u64 = 40 * 1024;
 
 /// Descriptors for these connections and for the tests that run at the same time.
 const FILES: u64 = HTTP1 + HTTP2 + 1_000;
