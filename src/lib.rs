@@ -13,6 +13,7 @@
 //! | [`server`] | sockets, connections, drain |
 //! | [`admin`] | health and metrics over HTTP |
 //! | [`config`] | the file, the environment, what they mean |
+//! | [`tls`] | certificates, towards clients and towards servers |
 //! | [`telemetry`] | metric names, log events |
 //! | [`app`] | composition: a configuration becomes a running program |
 //! | [`cli`] | the commands |
@@ -28,3 +29,4 @@ pub mod routes;
 pub mod server;
 pub mod store;
 pub mod telemetry;
+pub mod tls;

@@ -24,13 +24,13 @@ use tokio::sync::{mpsc, watch};
 use crate::admin::Health;
 use crate::clock::SystemClock;
 use crate::config::Config;
-use crate::proxy::{Phase, Shared, WaitingRoom};
+use crate::proxy::{Phase, Shared, UpstreamSettings, UpstreamUrl, WaitingRoom};
 use crate::routes::{RouteError, Routes};
-use crate::server::tls::{Certificates, Finding as CertificateFinding};
 use crate::server::{self, Front};
 use crate::store::guarded::{Breaker, Guarded};
 use crate::store::{OpenError, Stores, Wake};
 use crate::telemetry::Metrics;
+use crate::tls::{self, Acceptor, Certificates, Connector};
 use worker::{Worker, join};
 
 /// Records removed in one step of a sweep.
@@ -68,8 +68,8 @@ impl From<RouteError> for AppError {
     }
 }
 
-impl From<Vec<CertificateFinding>> for AppError {
-    fn from(findings: Vec<CertificateFinding>) -> Self {
+impl From<Vec<tls::Finding>> for AppError {
+    fn from(findings: Vec<tls::Finding>) -> Self {
         let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
         Self::Unfit(texts.join("; "))
     }
@@ -94,7 +94,8 @@ pub struct App {
     stores: Stores,
     breaker: Arc<Breaker>,
     health: Arc<Health>,
-    certificates: Option<Certificates>,
+    towards_clients: Option<Certificates<tls::ServerSettings>>,
+    towards_upstream: Option<Certificates<tls::ClientSettings>>,
     listeners: Vec<StdListener>,
     health_listener: StdListener,
     wakes: mpsc::Receiver<Wake>,
@@ -123,8 +124,9 @@ impl App {
         let metrics = Arc::new(Metrics::new());
         let clock = Arc::new(SystemClock);
         let routes = Routes::new(config.policy.clone(), config.routes.clone())?;
-        let certificates = config.server.tls.as_ref().map(Certificates::load);
-        let certificates = certificates.transpose()?;
+        let towards_clients = config.server.tls.as_ref().map(Certificates::load);
+        let towards_clients = towards_clients.transpose()?;
+        let (towards_upstream, connector) = connector(&config.proxy.upstream)?.unzip();
         let (wake, wakes) = WaitingRoom::wakes();
         let stores = Stores::open(&config.store, clock.clone(), wake)?;
         let findings = first_check(&stores, options.require_ready).await?;
@@ -143,6 +145,7 @@ impl App {
             routes,
             metrics.clone(),
             clock,
+            connector,
         );
         let breaker = Breaker::new(config.store.timeout, metrics.clone());
         let health = Health::new(metrics, config.health.ready_requires_store);
@@ -154,7 +157,8 @@ impl App {
             stores,
             breaker,
             health,
-            certificates,
+            towards_clients,
+            towards_upstream,
             listeners,
             health_listener,
             wakes,
@@ -171,13 +175,16 @@ impl App {
             stores,
             breaker,
             health,
-            certificates,
+            towards_clients,
+            towards_upstream,
             ..
         } = self;
         let (drain, draining) = watch::channel(false);
         let (stop, stopping) = watch::channel(false);
         let (served, mut all_served) = mpsc::channel::<()>(1);
-        let tls = certificates.as_ref().map(Certificates::tls);
+        let tls = towards_clients
+            .as_ref()
+            .map(|files| Acceptor::new(files.live()));
         let front = Front::new(&config.server, tls, shared.metrics.clone(), draining);
         let mut workers = Vec::new();
         for (number, listener) in self.listeners.into_iter().enumerate() {
@@ -201,8 +208,11 @@ impl App {
         let control = Guarded::new(stores.handle(), breaker.clone());
         tokio::spawn(control.clone().probe());
         tokio::spawn(shared.waiting.clone().look(control, self.wakes));
-        if let Some(certificates) = certificates {
-            tokio::spawn(certificates.renew(shared.metrics.clone()));
+        if let Some(files) = towards_clients {
+            tokio::spawn(files.renew(shared.metrics.clone()));
+        }
+        if let Some(files) = towards_upstream {
+            tokio::spawn(files.renew(shared.metrics.clone()));
         }
         let duties = tokio::spawn(duties(stores, breaker));
         health.started();
@@ -224,7 +234,7 @@ impl App {
         tracing::info!(
             event = "listening",
             address = %self.proxy_addr,
-            tls = self.certificates.is_some(),
+            tls = self.towards_clients.is_some(),
             health = %self.health_addr,
             upstream = %self.config.proxy.upstream.url,
             store = %self.stores.describe(),
@@ -244,6 +254,24 @@ impl App {
             }
         }
     }
+}
+
+/// For an `https://` upstream: its files, and what makes connections with them.
+fn connector(
+    upstream: &UpstreamSettings,
+) -> Result<Option<(Certificates<tls::ClientSettings>, Connector)>, AppError> {
+    let UpstreamUrl::Https(place) = &upstream.url else {
+        return Ok(None);
+    };
+    let files = Certificates::load(&upstream.tls)?;
+    let connector = Connector::new(files.live(), &upstream.tls, &place.host);
+    let connector = connector.ok_or_else(|| {
+        let host = &place.host;
+        AppError::Unfit(format!(
+            "`upstream.url`: no certificate can bear the name {host}"
+        ))
+    })?;
+    Ok(Some((files, connector)))
 }
 
 /// R31: exchanges finish within the drain; what still runs then is cut. Answers how many records

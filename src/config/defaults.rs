@@ -9,6 +9,7 @@ use crate::idempotency::Policy;
 use crate::proxy::{HostHeader, HostPort, Underscores, UpstreamSettings, UpstreamUrl};
 use crate::store::StoreUrl;
 use crate::telemetry::LogFormat;
+use crate::tls::{ClientKeys, ClientSettings};
 use crate::{admin, proxy, server, store, telemetry};
 
 const fn seconds(number: u64) -> Duration {
@@ -26,6 +27,7 @@ impl Default for Config {
                 idle_timeout: seconds(75),
                 write_timeout: seconds(30),
                 drain: seconds(25),
+                preserve_header_case: false,
                 tls: None,
             },
             proxy: proxy::Settings {
@@ -39,7 +41,9 @@ impl Default for Config {
                     give_up_after: seconds(600),
                     max_exchanges: 1024,
                     pool_idle_timeout: seconds(4),
+                    pool_max_age: seconds(60),
                     host_header: HostHeader::Preserve,
+                    tls: ClientSettings::plain(ClientKeys::UPSTREAM),
                 },
                 body_timeout: seconds(30),
                 write_timeout: seconds(30),
@@ -47,6 +51,7 @@ impl Default for Config {
                 underscores: Underscores::Drop,
                 upgrades: vec!["websocket".to_owned()],
                 trusted_proxies: Vec::new(),
+                preserve_header_case: false,
                 tls: false,
             },
             store: store::Settings {

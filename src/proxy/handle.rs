@@ -187,7 +187,7 @@ impl Proxy {
         let (head, policy) = (&arrival.head, &arrival.route.policy);
         let passes = request::is_grpc(head)
             && matches!(from_headers(&head.headers, &policy.key), Ok(None))
-            && self.shared.settings.upstream.url.is_shared();
+            && self.shared.settings.upstream.url.may_multiplex();
         if arrival.route.covers(&arrival.head.method) && !passes {
             return self.covered(arrival, intake).await;
         }

@@ -19,7 +19,7 @@ use super::problem::{Code, Problem, UpstreamOutcome};
 use super::request::only_chunked;
 use super::rewrite;
 use super::tunnel::Wish;
-use super::upstream::{Connection, HANDOVERS, SendError, is_bad_answer};
+use super::upstream::{Connection, HANDOVERS, Needs, SendError, is_bad_answer};
 
 impl Proxy {
     /// Passes a rewritten request on.
@@ -29,9 +29,13 @@ impl Proxy {
         body: Body,
         mut wish: Option<Wish>,
     ) -> Result<Response<Body>, Problem> {
-        if let Some(wish) = &wish {
-            wish.ask(&mut head.headers);
-        }
+        let needs = match &wish {
+            Some(wish) => {
+                wish.ask(&mut head.headers);
+                Needs::Http1
+            }
+            None => Needs::Any,
+        };
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
             // Said explicitly: the library takes a GET of unknown length for one without a body.
             let chunked = HeaderValue::from_static("chunked");
@@ -45,7 +49,7 @@ impl Proxy {
         let mut request = Request::from_parts(head, body.watched(passage.clone()));
         let within = self.shared.settings.upstream.answer_within;
         for _ in 0..HANDOVERS {
-            let mut connection = self.upstream.checkout().await.map_err(|error| {
+            let mut connection = self.upstream.checkout(needs).await.map_err(|error| {
                 tracing::warn!(event = "upstream_unreachable", error = %error);
                 not_sent(error.proxy_status())
             })?;
@@ -83,11 +87,11 @@ impl Proxy {
         Err(not_sent("connection_terminated"))
     }
 
-    /// R29: the head, where nothing else is needed to send the request again. Only an upstream whose
-    /// connections are shared says of a request that it did not take it.
+    /// R29: the head, where nothing else is needed to send the request again. Only over HTTP/2 does an
+    /// upstream say of a request that it did not take it.
     fn all_of_it(&self, head: &Parts, body: &Body) -> Option<Parts> {
-        let is_shared = self.shared.settings.upstream.url.is_shared();
-        (is_shared && body.is_end_stream()).then(|| head.clone())
+        let may_be_told = self.shared.settings.upstream.url.may_multiplex();
+        (may_be_told && body.is_end_stream()).then(|| head.clone())
     }
 
     fn passed(

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::tls::ClientSettings;
+
 /// What `[server]` and `[upstream]` say about one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -23,6 +25,8 @@ pub struct Settings {
     pub upgrades: Vec<String>,
     /// R26: peers whose `X-Forwarded-*` are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Names of fields keep their letter case over HTTP/1.1.
+    pub preserve_header_case: bool,
     /// R26: clients come over TLS, so X-Forwarded-Proto is https.
     pub tls: bool,
 }
@@ -42,8 +46,12 @@ pub struct UpstreamSettings {
     pub max_exchanges: usize,
     /// How long an idle connection is kept.
     pub pool_idle_timeout: Duration,
+    /// How long a connection takes new exchanges: then a name may have come to mean another place.
+    pub pool_max_age: Duration,
     /// R27: which Host the upstream sees.
     pub host_header: HostHeader,
+    /// `[upstream.tls]`, for `https://`.
+    pub tls: ClientSettings,
 }
 
 /// `upstream.url`: where the upstream is and what it speaks.
@@ -51,6 +59,8 @@ pub struct UpstreamSettings {
 pub enum UpstreamUrl {
     /// `http://`: HTTP/1.1 over TCP.
     Http(HostPort),
+    /// `https://`: HTTP/2 or HTTP/1.1 over TLS, as the upstream likes.
+    Https(HostPort),
     /// `h2c://`: HTTP/2 with prior knowledge over TCP.
     H2c(HostPort),
     /// `unix:`: HTTP/1.1 over a Unix socket.
@@ -70,21 +80,22 @@ impl UpstreamUrl {
     /// Where on the network it is; a Unix socket is not there.
     pub fn place(&self) -> Option<&HostPort> {
         match self {
-            Self::Http(place) | Self::H2c(place) => Some(place),
+            Self::Http(place) | Self::Https(place) | Self::H2c(place) => Some(place),
             Self::Unix(_) => None,
         }
     }
 
-    /// Whether exchanges share a connection.
-    pub fn is_shared(&self) -> bool {
-        matches!(self, Self::H2c(_))
+    /// Whether HTTP/2 may be spoken.
+    pub fn may_multiplex(&self) -> bool {
+        matches!(self, Self::H2c(_) | Self::Https(_))
     }
 
     /// The upstream's own `Host`.
     pub fn authority(&self) -> String {
         match self {
             Self::Http(place) | Self::H2c(place) if place.port == 80 => place.bracketed(),
-            Self::Http(place) | Self::H2c(place) => place.to_string(),
+            Self::Https(place) if place.port == 443 => place.bracketed(),
+            Self::Http(place) | Self::Https(place) | Self::H2c(place) => place.to_string(),
             Self::Unix(_) => "localhost".to_owned(),
         }
     }
@@ -94,6 +105,7 @@ impl fmt::Display for UpstreamUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http(place) => write!(f, "http://{place}"),
+            Self::Https(place) => write!(f, "https://{place}"),
             Self::H2c(place) => write!(f, "h2c://{place}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }

@@ -18,6 +18,7 @@ use crate::store::Store;
 use crate::store::guarded::{Breaker, Guarded};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Label;
+use crate::tls::Connector;
 
 /// One per process.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub struct Shared {
     pub(super) budget: Arc<Budget>,
     pub(super) exchanges: Arc<Exchanges>,
     left: AtomicU64,
+    /// For an `https://` upstream.
+    connector: Option<Connector>,
 }
 
 /// One per runtime thread.
@@ -61,6 +64,7 @@ impl Shared {
         routes: Routes,
         metrics: Arc<Metrics>,
         clock: Arc<dyn Clock>,
+        connector: Option<Connector>,
     ) -> Arc<Self> {
         // A series that appears with its first event has no increase to alert on.
         for why in UnknownWhy::ALL {
@@ -86,6 +90,7 @@ impl Shared {
             budget: Budget::new(settings.buffer_budget, metrics.clone()),
             exchanges: Exchanges::new(settings.upstream.max_exchanges, metrics.clone()),
             left: AtomicU64::new(0),
+            connector,
             metrics,
             settings,
         })
@@ -127,7 +132,8 @@ impl Shared {
 impl Proxy {
     /// One thread's proxy over its own store handle.
     pub fn new(shared: Arc<Shared>, store: Arc<Guarded>) -> Arc<Self> {
-        let upstream = Pool::new(shared.settings.upstream.clone(), shared.metrics.clone());
+        let connector = shared.connector.clone();
+        let upstream = Pool::new(&shared.settings, connector, shared.metrics.clone());
         let breaker = store.breaker().clone();
         Arc::new(Self {
             shared,

@@ -4,10 +4,9 @@
 //! handler's future is dropped when the client is gone, so whatever must survive that is spawned by
 //! the handler.
 //!
-//! Read next: `io.rs` (the clocks), `tls/`.
+//! Read next: `io.rs` (the clocks).
 
 mod io;
-pub mod tls;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -31,8 +30,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Label;
+use crate::tls::{Acceptor, ServerSettings};
 use io::{Limits, TimedIo, Turn, Turns};
-use tls::{Tls, TlsSettings};
 
 /// Requests at once on one HTTP/2 connection.
 const STREAMS: u32 = 200;
@@ -62,18 +61,21 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// R31.
     pub drain: Duration,
+    /// Names of fields keep their letter case over HTTP/1.1.
+    pub preserve_header_case: bool,
     /// `[server.tls]`; `None`: clients come as they are.
-    pub tls: Option<TlsSettings>,
+    pub tls: Option<ServerSettings>,
 }
 
 /// What all threads' servers share.
 #[derive(Debug, Clone)]
 pub struct Front {
     limits: Limits,
+    preserve_header_case: bool,
     connections: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     draining: watch::Receiver<bool>,
-    tls: Option<Tls>,
+    tls: Option<Acceptor>,
 }
 
 impl Front {
@@ -81,7 +83,7 @@ impl Front {
     /// plain HTTP, whatever the settings say.
     pub fn new(
         settings: &Settings,
-        tls: Option<Tls>,
+        tls: Option<Acceptor>,
         metrics: Arc<Metrics>,
         draining: watch::Receiver<bool>,
     ) -> Self {
@@ -93,6 +95,7 @@ impl Front {
         let most = settings.max_connections.min(Semaphore::MAX_PERMITS);
         Self {
             limits,
+            preserve_header_case: settings.preserve_header_case,
             connections: Arc::new(Semaphore::new(most)),
             metrics,
             draining,
@@ -185,7 +188,7 @@ impl Front {
             match &self.tls {
                 None => self.speak(io, service).await,
                 // The clock of the first head runs from here on: a handshake is part of it (R30).
-                Some(tls) => match self.unless_draining(tls.acceptor().accept(io)).await {
+                Some(tls) => match self.unless_draining(tls.now().accept(io)).await {
                     Some(Ok(io)) => self.speak(io, service).await,
                     Some(Err(error)) => self.no_handshake(&error),
                     None => {}
@@ -210,7 +213,7 @@ impl Front {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let builder = protocols();
+        let builder = protocols(self.preserve_header_case);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
         let mut connection = std::pin::pin!(connection);
         let finished = async {
@@ -255,12 +258,15 @@ impl Front {
 }
 
 /// HTTP/1.0 and 1.1, and HTTP/2 with prior knowledge: the first octets tell which.
-fn protocols() -> auto::Builder<TokioExecutor> {
+fn protocols(preserve_header_case: bool) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         // A client that closes its sending side still gets its answer.
         .half_close(true)
+        .preserve_header_case(preserve_header_case)
+        // What came without letter case: over HTTP/2, from a record, of our own.
+        .title_case_headers(preserve_header_case)
         .header_read_timeout(None);
     builder
         .http2()

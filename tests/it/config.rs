@@ -208,7 +208,11 @@ fn the_examples_of_the_shipped_file_are_valid() {
     let text = text.join("\n");
     let text = text
         .replace("/run/secrets/tls/tls", "tests/configs/tls/good")
-        .replace("/run/secrets/tls/ca", "tests/configs/tls/ca");
+        .replace("/run/secrets/tls/ca", "tests/configs/tls/ca")
+        .replace(
+            "url = \"http://127.0.0.1:3000\"",
+            "url = \"https://localhost\"",
+        );
     let parsed = config::parse(&text, "config.toml", &Environment::new());
     let (config, warnings) = parsed.unwrap();
     assert_eq!(warnings, []);

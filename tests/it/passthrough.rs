@@ -245,3 +245,37 @@ fn an_upload_may_take_longer_than_an_answer() {
     }
     assert_eq!(upstream.calls(), 2);
 }
+
+/// `server.header_case`: names as they came, Title-Case where nobody knows any more.
+#[test]
+fn names_keep_their_letters_where_that_is_asked_for() {
+    let answer = b"HTTP/1.1 200 OK\r\nX-Depot-ID: 7\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    let upstream = Upstream::start(|_, _| vec![Act::Send(answer.to_vec())]);
+    let tables = Tables {
+        server: "header_case = \"preserve\"",
+        rest: "[[route]]\nname = \"s\"\npath = \"/stream\"\n[route.policy]\nstream = true",
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    let ask = |method: &str, target: &str| {
+        let key = format!("k{}", target.len());
+        let fields = [("Idempotency-Key", key.as_str()), ("X-CuStOm", "1")];
+        let answer = client::send(sidecar.addr, &request(method, target, &fields, ""));
+        let names: Vec<String> = answer.headers.into_iter().map(|(name, _)| name).collect();
+        names
+    };
+    for (method, target) in [("GET", "/"), ("POST", "/stream"), ("POST", "/held")] {
+        let names = ask(method, target);
+        assert!(names.contains(&"X-Depot-ID".to_owned()), "{names:?}");
+        let seen = upstream.seen().pop().unwrap();
+        for name in ["X-CuStOm", "Via", "Host"] {
+            let is_there = seen.headers.iter().any(|(key, _)| key == name);
+            assert!(is_there, "{name}: {:?}", seen.headers);
+        }
+    }
+    let replayed = ask("POST", "/held");
+    for name in ["X-Depot-Id", "Idempotent-Replayed"] {
+        assert!(replayed.contains(&name.to_owned()), "{replayed:?}");
+    }
+    assert_eq!(upstream.calls(), 3);
+}

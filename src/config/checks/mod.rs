@@ -35,6 +35,7 @@ impl Checks<'_, '_> {
     pub(super) fn run(&mut self, config: &Config, env: &Environment) {
         self.times(config);
         self.addresses(config);
+        self.upstream_tls(config);
         if self.certificates {
             self.certificates(config);
         }

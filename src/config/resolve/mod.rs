@@ -63,8 +63,9 @@ pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<
         failed: &mut failed,
     };
     server(&mut reader, &mut config);
-    tls::tls(&mut reader, &mut config);
+    tls::server(&mut reader, &mut config);
     upstream(&mut reader, &mut config);
+    tls::upstream(&mut reader, &mut config);
     store(&mut reader, &mut config);
     health_and_log(&mut reader, &mut config);
     policy::base(&mut reader, &mut config.policy);
@@ -111,6 +112,12 @@ fn server(reader: &mut Reader<'_, '_>, config: &mut Config) {
             ("forward", Underscores::Forward),
         ]),
     );
+    reader.set(
+        "server.header_case",
+        &mut server.preserve_header_case,
+        choice(&[("lower", false), ("preserve", true)]),
+    );
+    proxy.preserve_header_case = server.preserve_header_case;
     reader.set("server.upgrades", &mut proxy.upgrades, list(protocol));
     reader.set(
         "server.trusted_proxies",
@@ -147,6 +154,11 @@ fn upstream(reader: &mut Reader<'_, '_>, config: &mut Config) {
     reader.set(
         "upstream.pool_idle_timeout",
         &mut upstream.pool_idle_timeout,
+        duration,
+    );
+    reader.set(
+        "upstream.pool_max_age",
+        &mut upstream.pool_max_age,
         duration,
     );
     reader.set(

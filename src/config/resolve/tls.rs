@@ -1,4 +1,4 @@
-//! `[server.tls]`: there as soon as one of its keys is written, and then whole.
+//! `[server.tls]`: there as soon as one of its keys is written, and then whole. `[upstream.tls]`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::Reader;
 use crate::config::Config;
 use crate::config::diagnostic::Sink;
 use crate::config::value::{Value, choice, text};
-use crate::server::tls::{ClientAuth, TlsSettings};
+use crate::tls::{ClientAuth, ServerSettings, is_name};
 
 const CERTIFICATE: &str = "server.tls.cert_file";
 const KEY: &str = "server.tls.key_file";
@@ -14,7 +14,7 @@ const CLIENT_CA: &str = "server.tls.client_ca_file";
 const CLIENT_AUTH: &str = "server.tls.client_auth";
 
 /// Sets `server.tls`, and what the proxy says of it.
-pub(super) fn tls(reader: &mut Reader<'_, '_>, config: &mut Config) {
+pub(super) fn server(reader: &mut Reader<'_, '_>, config: &mut Config) {
     let (mut cert_file, mut key_file) = (PathBuf::new(), PathBuf::new());
     let mut client_ca_file = None;
     let mut client_auth = ClientAuth::Required;
@@ -35,7 +35,7 @@ pub(super) fn tls(reader: &mut Reader<'_, '_>, config: &mut Config) {
         return;
     }
     config.proxy.tls = true;
-    config.server.tls = Some(TlsSettings {
+    config.server.tls = Some(ServerSettings {
         cert_file,
         key_file,
         client_ca_file,
@@ -69,6 +69,38 @@ fn is_whole(reader: &mut Reader<'_, '_>) -> bool {
         whole = false;
     }
     whole
+}
+
+/// Sets `upstream.tls`.
+pub(super) fn upstream(reader: &mut Reader<'_, '_>, config: &mut Config) {
+    const CERTIFICATE: &str = "upstream.tls.cert_file";
+    const KEY: &str = "upstream.tls.key_file";
+    let tls = &mut config.proxy.upstream.tls;
+    let some = |value: &Value, sink: &mut Sink<'_>| path(value, sink).map(Some);
+    reader.set("upstream.tls.ca_file", &mut tls.ca_file, some);
+    reader.set(
+        "upstream.tls.server_name",
+        &mut tls.server_name,
+        |value, sink| {
+            let name = text(value, sink)?;
+            if is_name(name) {
+                return Some(Some(name.to_owned()));
+            }
+            let help = "write the name that stands in the upstream's certificate, e.g. \"api.example.com\"";
+            value.wrong(sink, "is no host name or address", help)
+        },
+    );
+    let (mut certificate, mut key) = (None, None);
+    reader.set(CERTIFICATE, &mut certificate, some);
+    reader.set(KEY, &mut key, some);
+    for (one, other) in [(CERTIFICATE, KEY), (KEY, CERTIFICATE)] {
+        if let Some(value) = reader.values.get(one).filter(|_| !reader.has(other)) {
+            let message = format!("`{one}` is written without `{other}`");
+            let help = "a certificate and its key belong together: write both or neither";
+            reader.sink.error(&value.at, message, help);
+        }
+    }
+    tls.pair = certificate.zip(key);
 }
 
 fn path(value: &Value, sink: &mut Sink<'_>) -> Option<PathBuf> {

@@ -79,6 +79,12 @@ pub(super) const PROCESS: &[Key] = &[
         "What happens to request field names with `_` in them.",
     ),
     key(
+        "server.header_case",
+        Kind::Choice(&["lower", "preserve"]),
+        r#""lower""#,
+        "How field names are written over HTTP/1.1. `preserve`: as they came, Title-Case where they came without, as from HTTP/2 or a record.",
+    ),
+    key(
         "server.upgrades",
         Kind::List("protocols"),
         r#"["websocket"]"#,
@@ -118,7 +124,7 @@ pub(super) const PROCESS: &[Key] = &[
         "upstream.url",
         Kind::Text("url"),
         r#""http://127.0.0.1:3000""#,
-        "The API behind: `http://HOST[:PORT]` or `h2c://HOST[:PORT]` (HTTP/2 with prior knowledge), without path, query or user info, or `unix:PATH`.",
+        "The API behind: `http://HOST[:PORT]`, `https://HOST[:PORT]` (HTTP/2 where it offers that) or `h2c://HOST[:PORT]` (HTTP/2 with prior knowledge), without path, query or user info, or `unix:PATH`.",
     ),
     key(
         "upstream.connect_timeout",
@@ -151,10 +157,40 @@ pub(super) const PROCESS: &[Key] = &[
         "How long an idle connection is kept. Shorter than the upstream's own keep-alive.",
     ),
     key(
+        "upstream.pool_max_age",
+        Kind::Duration,
+        r#""1m""#,
+        "How long a connection takes new exchanges. So long a changed DNS answer may go unnoticed.",
+    ),
+    key(
         "upstream.host",
         Kind::Choice(&["preserve", "upstream"]),
         r#""preserve""#,
         "Which Host the upstream sees: the client's or its own.",
+    ),
+    key(
+        "upstream.tls.ca_file",
+        Kind::Text("path"),
+        "",
+        "Who vouches for an `https://` upstream, PEM. Without it whom the system trusts.",
+    ),
+    key(
+        "upstream.tls.server_name",
+        Kind::Text("host name"),
+        "",
+        "The name that the upstream's certificate must bear. Without it the host of `upstream.url`.",
+    ),
+    key(
+        "upstream.tls.cert_file",
+        Kind::Text("path"),
+        "",
+        "The certificate that is shown to the upstream, then those of its issuers, PEM.",
+    ),
+    key(
+        "upstream.tls.key_file",
+        Kind::Text("path"),
+        "",
+        "Its private key, PEM, not encrypted. Changed files are taken while Retrysafe runs.",
     ),
     key(
         "store.url",
@@ -258,10 +294,6 @@ const fn not_yet(path: &'static str, help: &'static str) -> NotYet {
 
 /// What is planned and does not exist.
 pub(super) const NOT_YET: &[NotYet] = &[
-    not_yet(
-        "upstream.tls",
-        "remove it and reach the upstream by plain http, e.g. within the pod",
-    ),
     not_yet("store.cache", "remove it; the store answers replays itself"),
     not_yet(
         "store.cache_file",

@@ -114,9 +114,9 @@ fn percent_encoding_is_whole(text: &str) -> bool {
     })
 }
 
-const UPSTREAM_HELP: &str = "write \"http://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\", e.g. \"http://127.0.0.1:3000\"";
+const UPSTREAM_HELP: &str = "write \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\", e.g. \"http://127.0.0.1:3000\"";
 
-/// Parses `http://HOST[:PORT]`, `h2c://HOST[:PORT]` and `unix:PATH`; IPv6 loses its brackets.
+/// Parses `http://HOST[:PORT]`, `https://`, `h2c://` (the same) and `unix:PATH`; IPv6 loses its brackets.
 pub(super) fn parse_upstream_url(text: &str) -> Result<UpstreamUrl, UrlError> {
     if let Some(path) = text.strip_prefix("unix:") {
         return unix(path);
@@ -124,15 +124,10 @@ pub(super) fn parse_upstream_url(text: &str) -> Result<UpstreamUrl, UrlError> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return wrong("has no scheme", UPSTREAM_HELP);
     };
-    let speaks = match scheme {
-        "http" => UpstreamUrl::Http,
-        "h2c" => UpstreamUrl::H2c,
-        "https" => {
-            return wrong(
-                format!("is {scheme}://, which is not available in this version yet"),
-                UPSTREAM_HELP,
-            );
-        }
+    let (speaks, default): (fn(HostPort) -> UpstreamUrl, u16) = match scheme {
+        "http" => (UpstreamUrl::Http, 80),
+        "https" => (UpstreamUrl::Https, 443),
+        "h2c" => (UpstreamUrl::H2c, 80),
         _ => return wrong("does not begin with a known scheme", UPSTREAM_HELP),
     };
     if rest.contains('@') {
@@ -154,7 +149,7 @@ pub(super) fn parse_upstream_url(text: &str) -> Result<UpstreamUrl, UrlError> {
     match host_and_port(authority) {
         Ok((host, port)) => Ok(speaks(HostPort {
             host: host.to_owned(),
-            port: port.unwrap_or(80),
+            port: port.unwrap_or(default),
         })),
         Err(message) => wrong(message, UPSTREAM_HELP),
     }

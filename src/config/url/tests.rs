@@ -149,8 +149,16 @@ fn upstream_urls_are_http_host_and_port() {
         let error = parse_upstream_url(url).expect_err(url);
         assert!(!error.to_string().contains("hunter2"), "{url}");
     }
-    let error = parse_upstream_url("https://api").unwrap_err();
-    assert!(error.message.contains("not available in this version yet"));
+    for (url, port, authority) in [
+        ("https://api", 443, "api"),
+        ("https://api:8443/", 8443, "api:8443"),
+    ] {
+        let host = "api".to_owned();
+        let parsed = parse_upstream_url(url).unwrap();
+        assert_eq!(parsed, UpstreamUrl::Https(HostPort { host, port }));
+        assert_eq!(parsed.authority(), authority);
+        assert_eq!(parsed.to_string(), format!("https://api:{port}"));
+    }
 }
 
 #[test]

@@ -229,6 +229,8 @@ impl Exchange {
         let mut response = Response::new(body);
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers.clone();
+        // How the names were written, and the reason phrase.
+        *response.extensions_mut() = head.extensions.clone();
         self.mark_protection(&mut response);
         let (outcome, attempt) = (self.executed(), self.keeper.lease.attempt());
         let upstream = self.keeper.upstream_time();

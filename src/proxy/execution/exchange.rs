@@ -10,7 +10,9 @@ use crate::idempotency::record::UnknownWhy;
 use crate::proxy::body::Body;
 use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
 use crate::proxy::request::only_chunked;
-use crate::proxy::upstream::{ConnectError, Connection, HANDOVERS, SendError, is_bad_answer};
+use crate::proxy::upstream::{
+    ConnectError, Connection, HANDOVERS, Needs, SendError, is_bad_answer,
+};
 
 /// An execution under way.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ impl Exchange {
     /// A connection, and a lease that is young enough.
     async fn connect(&mut self) -> Result<Connection, Ended> {
         let pool = self.job.proxy.upstream.clone();
-        let connection = match self.keeper.drive(pool.checkout()).await {
+        let connection = match self.keeper.drive(pool.checkout(Needs::Any)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => return Err(Ended::NotSent(not_connected(&error))),
             Err(stop) => return Err(stopped(stop)),

@@ -19,6 +19,7 @@ use crate::routes::Routes;
 use crate::store::MemoryStore;
 use crate::store::guarded::{Breaker, Guarded};
 use crate::telemetry::Metrics;
+use crate::tls::{ClientKeys, ClientSettings};
 
 const KEY: RecordKey = RecordKey([3; 32]);
 
@@ -35,7 +36,9 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
             give_up_after: second * 30,
             max_exchanges: 10,
             pool_idle_timeout: second * 60,
+            pool_max_age: second * 60,
             host_header: HostHeader::Preserve,
+            tls: ClientSettings::plain(ClientKeys::UPSTREAM),
         },
         body_timeout: second,
         write_timeout: second,
@@ -43,12 +46,20 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
         underscores: Underscores::Drop,
         upgrades: Vec::new(),
         trusted_proxies: Vec::new(),
+        preserve_header_case: false,
         tls: false,
     };
     let metrics = Arc::new(Metrics::new());
     let routes = Routes::new(Policy::default(), Vec::new()).unwrap();
     let clock = Arc::new(SystemClock);
-    let shared = Shared::new(settings, "test".into(), routes, metrics.clone(), clock);
+    let shared = Shared::new(
+        settings,
+        "test".into(),
+        routes,
+        metrics.clone(),
+        clock,
+        None,
+    );
     let breaker = Breaker::new(second, metrics);
     Proxy::new(
         shared,

@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use crate::proxy::settings::HostPort;
+use crate::tls::{self, ClientStream, Connector, Failure};
 
 /// How often a socket whose backlog is full is asked again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(5);
@@ -29,8 +30,11 @@ pub(in crate::proxy) enum ConnectError {
     /// Not in `connect_timeout`.
     #[error("the upstream did not accept a connection in time")]
     Timeout,
-    /// It does not speak what `upstream.url` says.
-    #[error("the upstream does not speak HTTP/2 with prior knowledge: {0}")]
+    /// The handshake failed.
+    #[error("no TLS with the upstream: {0}")]
+    Tls(io::Error),
+    /// It does not speak what `upstream.url` says, or what it agreed to.
+    #[error("the upstream does not speak HTTP/2: {0}")]
     Protocol(io::Error),
     /// Anything else before a request could go out.
     #[error("no connection to the upstream: {0}")]
@@ -38,7 +42,14 @@ pub(in crate::proxy) enum ConnectError {
 }
 
 /// Every `result` of the metric of connects.
-pub(in crate::proxy) const RESULTS: [&str; 5] = ["ok", "dns_error", "refused", "timeout", "failed"];
+pub(in crate::proxy) const RESULTS: [&str; 6] = [
+    "ok",
+    "dns_error",
+    "refused",
+    "timeout",
+    "tls_error",
+    "failed",
+];
 
 impl ConnectError {
     /// The error type of `Proxy-Status` (RFC 9209 section 2.3).
@@ -47,6 +58,11 @@ impl ConnectError {
             Self::Dns(_) => "dns_error",
             Self::Refused => "connection_refused",
             Self::Timeout => "connection_timeout",
+            Self::Tls(error) => match tls::failure(error) {
+                Some(Failure::Certificate) => "tls_certificate_error",
+                Some(Failure::Alert { .. }) => "tls_alert_received",
+                Some(Failure::Protocol) | None => "tls_protocol_error",
+            },
             Self::Protocol(_) => "http_protocol_error",
             Self::Io(_) => "destination_unavailable",
         }
@@ -58,6 +74,7 @@ impl ConnectError {
             Self::Dns(_) => "dns_error",
             Self::Refused => "refused",
             Self::Timeout => "timeout",
+            Self::Tls(_) => "tls_error",
             Self::Protocol(_) | Self::Io(_) => "failed",
         }
     }
@@ -101,6 +118,19 @@ async fn resolve(host: &str, port: u16, limit: Duration) -> Result<Vec<SocketAdd
         Ok(Ok(addresses)) => Ok(addresses.collect()),
         Ok(Err(error)) => Err(ConnectError::Dns(error)),
         Err(_) => Err(ConnectError::Dns(io::ErrorKind::TimedOut.into())),
+    }
+}
+
+/// The handshake over a connection, within `limit`.
+pub(super) async fn secured(
+    connector: &Connector,
+    stream: TcpStream,
+    only_http1: bool,
+    limit: Duration,
+) -> Result<ClientStream<TcpStream>, ConnectError> {
+    match timeout(limit, connector.connect(stream, only_http1)).await {
+        Ok(result) => result.map_err(ConnectError::Tls),
+        Err(_) => Err(ConnectError::Timeout),
     }
 }
 

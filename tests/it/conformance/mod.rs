@@ -25,11 +25,10 @@ const WORKERS: usize = 6;
 const LOG_LINES: usize = 40;
 
 /// Why a case may stand back.
-const REASONS: [&str; 5] = [
+const REASONS: [&str; 4] = [
     "TLS",
     "1xx forwarding",
     "gRPC",
-    "no config key: header_case",
     "no config key: strip_prefix",
 ];
 

@@ -264,6 +264,7 @@ pub(super) struct ReportWords {
     grace_ms: u64,
     host: String,
     strict_paths: bool,
+    header_case: String,
 }
 
 impl Default for ReportWords {
@@ -293,6 +294,7 @@ impl Default for ReportWords {
             grace_ms: 5000,
             host: "preserve".to_owned(),
             strict_paths: true,
+            header_case: "lower".to_owned(),
         }
     }
 }
@@ -304,6 +306,7 @@ impl ReportWords {
         }
         let mut out = Settings::default();
         out.set("policy.methods", self.methods.clone());
+        out.set("server.header_case", self.header_case.clone());
         let missing = if self.require_key { "reject" } else { "pass" };
         out.set("policy.key.missing", missing);
         let scope = self.scope.iter().map(|name| format!("header:{name}"));

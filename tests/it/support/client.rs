@@ -111,6 +111,12 @@ impl Client {
         read_answer(&mut self.stream, &mut self.buffer, false)
     }
 
+    /// So many octets, whatever they are.
+    pub fn octets(&mut self, count: usize) -> Vec<u8> {
+        fill(&mut self.stream, &mut self.buffer, count).unwrap();
+        self.buffer.drain(..count).collect()
+    }
+
     pub fn half_close(&mut self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }

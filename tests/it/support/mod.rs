@@ -1,8 +1,10 @@
 //! Builders that start real servers on free loopback ports and return where they are bound.
 
+pub mod authority;
 pub mod client;
 pub mod redis;
 pub mod sidecar;
+pub mod tls_front;
 pub mod upstream;
 
 use std::time::Duration;

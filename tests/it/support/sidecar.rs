@@ -20,6 +20,7 @@ pub struct Plan {
     folder: Option<PathBuf>,
     env: Vec<(String, String)>,
     args: Vec<String>,
+    hosts: bool,
 }
 
 /// A running `retrysafe`.
@@ -57,6 +58,7 @@ impl Plan {
             folder: None,
             env: Vec::new(),
             args: Vec::new(),
+            hosts: false,
         }
     }
 
@@ -78,6 +80,12 @@ impl Plan {
         self
     }
 
+    /// With the file `hosts` of its folder in place of the system's, in namespaces of its own.
+    pub fn hosts(mut self) -> Self {
+        self.hosts = true;
+        self
+    }
+
     fn spawn(&self, folder: &Path) -> Child {
         let store = self
             .store
@@ -87,7 +95,16 @@ impl Plan {
             .config
             .replacen("[store]\n", &format!("[store]\nurl = \"{store}\"\n"), 1);
         std::fs::write(folder.join("config.toml"), config).unwrap();
-        Command::new(env!("CARGO_BIN_EXE_retrysafe"))
+        let program = env!("CARGO_BIN_EXE_retrysafe");
+        let mut command = if self.hosts {
+            let mut command = Command::new("unshare");
+            let script = "mount --bind hosts /etc/hosts && exec \"$0\" \"$@\"";
+            command.args(["--map-root-user", "--mount", "sh", "-c", script, program]);
+            command
+        } else {
+            Command::new(program)
+        };
+        command
             .args(["run", "--config", "config.toml"])
             .args(&self.args)
             .current_dir(folder)

@@ -1,6 +1,5 @@
 //! `[server.tls]`: clients over TLS, their certificates, and new files while it runs.
 
-mod authority;
 mod renewal;
 
 use std::io::{Read as _, Write as _};
@@ -11,11 +10,11 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::support::PATIENCE;
+use crate::support::authority::{Authority, TlsClient};
 use crate::support::client::{Client, request};
 use crate::support::sidecar::{Plan, Sidecar, Tables, retrysafe};
 use crate::support::upstream::{Upstream, reply};
 use crate::upgrades::{SWITCHED, echoing};
-use authority::{Authority, TlsClient};
 
 /// A sidecar with certificates in a folder of its own.
 struct Place {

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
-use super::authority::{Authority, TlsClient};
 use super::{paying, place};
+use crate::support::authority::{Authority, TlsClient};
 use crate::support::in_time;
 
 const TAKEN: &str = "retrysafe_certificate_reloads_total{result=\"ok\"}";

@@ -67,6 +67,17 @@ fn exchanges_share_a_connection_and_are_replayed_like_any_others() {
 }
 
 #[test]
+fn a_connection_takes_nothing_new_once_it_is_old() {
+    let upstream = H2Upstream::start(|_, n| Deed::Reply(format!("n={n}")));
+    let sidecar = sidecar_to(&upstream, "pool_max_age = \"200ms\"", "");
+    eventually("a second connection", || {
+        assert_eq!(client::get(sidecar.addr, "/").status, 201);
+        upstream.connections() == 2
+    });
+    sidecar.wait_metric("retrysafe_upstream_connections", |open| open <= 1);
+}
+
+#[test]
 fn duplicates_wait_and_a_client_that_goes_away_cancels_nothing() {
     let gate = Gate::closed();
     let hold = gate.clone();

@@ -3,4 +3,5 @@
 mod goaway;
 mod h2_server;
 mod h2c;
+mod https;
 mod sockets;

@@ -1,7 +1,7 @@
 //! Unix sockets, names, IPv6, and what is counted of connections.
 
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -9,6 +9,7 @@ use std::thread;
 use tempfile::TempDir;
 
 use crate::support::client::{self, Client, pay, request};
+use crate::support::eventually;
 use crate::support::sidecar::{Plan, Sidecar, Tables};
 use crate::support::upstream::{Act, Gate, Reserved, Upstream, reply};
 
@@ -188,6 +189,38 @@ fn an_upstream_may_have_an_ipv6_address() {
     let metrics = sidecar.metrics();
     let line = "retrysafe_upstream_connects_total{result=\"ok\"} 1";
     assert!(metrics.contains(line), "{metrics}");
+}
+
+/// One name, two servers one after another: a busy sidecar follows without a restart.
+#[test]
+fn a_changed_address_of_a_name_is_taken_while_it_runs() {
+    let at = |ip, port| TcpListener::bind((ip, port)).unwrap();
+    let blue = Upstream::on(at("127.0.0.22", 0), |_, _| vec![reply(201, &[], "blue")]);
+    let green = at("127.0.0.23", blue.addr.port());
+    let green = Upstream::on(green, |_, _| vec![reply(201, &[], "green")]);
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = folder.path().join("hosts");
+    let name = |ip: &str| std::fs::write(&hosts, format!("{ip} api.internal\n")).unwrap();
+    name("127.0.0.22");
+    let tables = Tables {
+        server: "threads = 1",
+        upstream: "pool_max_age = \"200ms\"",
+        ..Tables::default()
+    };
+    let url = format!("http://api.internal:{}", blue.addr.port());
+    let plan = Plan::new(blue.addr, &tables).folder(folder.path()).hosts();
+    let sidecar = plan.env("RETRYSAFE__UPSTREAM__URL", &url).start();
+    assert_eq!(pay(sidecar.addr, "k", "x").text(), "blue");
+    name("127.0.0.23");
+    // Never idle for long, and the old server answers as before.
+    eventually("the new address", || {
+        client::get(sidecar.addr, "/").text() == "green"
+    });
+    let before = blue.calls();
+    assert_eq!(pay(sidecar.addr, "l", "x").text(), "green");
+    assert!(pay(sidecar.addr, "k", "x").is_replay());
+    assert_eq!(blue.calls(), before);
+    assert!(green.calls() > 0);
 }
 
 #[test]

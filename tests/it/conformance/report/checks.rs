@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::Stage;
 use super::upstream::When;
 use super::words::{
-    Check, Held, LINE_WORDS, blob, framings, has_status, header, hold, number, replayed, resp,
-    snapshot, texts, unknown, within,
+    Check, Held, LINE_WORDS, blob, framings, has_status, header, hold, is_spelt, number, replayed,
+    resp, snapshot, texts, unknown, within,
 };
 use crate::conformance::octets::shown;
 use crate::conformance::wire::{Ending, Got, lines};
@@ -222,6 +222,7 @@ impl Stage {
                 "target_in" => texts(value).contains(&seen.target.as_str()),
                 "body" => seen.body == blob(value)?,
                 "one_framing" => framings(&seen.headers) <= 1,
+                "raw_header_name" => is_spelt(&seen.headers, value),
                 "no_framing" => framings(&seen.headers) == 0,
                 word => return Err(unknown(word, check)),
             };

@@ -62,6 +62,13 @@ pub(super) fn framings(fields: &[(String, String)]) -> usize {
     lines(fields, "content-length").len() + lines(fields, "transfer-encoding").len()
 }
 
+/// Whether a field's name stands there in exactly these letters.
+pub(super) fn is_spelt(fields: &[(String, String)], name: &Value) -> bool {
+    fields
+        .iter()
+        .any(|(key, _)| Some(key.as_str()) == name.as_str())
+}
+
 pub(super) fn within(limits: &Check, what: &str, got: usize, check: &Check) -> Held {
     let got = got as u64;
     for (word, value) in limits {
@@ -133,6 +140,7 @@ pub(super) fn answer(got: &Got, check: &Check) -> Held {
             "body_has" => text.contains(value.as_str().unwrap()),
             "body_lacks" => !text.contains(value.as_str().unwrap()),
             "one_framing" => framings(&got.fields) <= 1,
+            "raw_header_name" => is_spelt(&got.fields, value),
             "total" => got.total as u64 == number(value),
             "statuses_max_len" => {
                 got.further.len() as u64 + u64::from(got.status != 0) <= number(value)

@@ -1,9 +1,10 @@
-//! HTTP/2 with prior knowledge: a few connections per thread, each shared by many exchanges.
+//! HTTP/2: a few connections per thread, each shared by many exchanges.
 //!
 //! A connection counts as had once the peer's SETTINGS came: it speaks HTTP/2, and says how many
 //! streams it takes. No more are asked of it than that, so that no request waits within the
 //! library, behind others, after its lease was checked.
 
+use std::fmt::Debug;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -16,11 +17,12 @@ use http::uri::{Authority, Scheme, Uri};
 use http::{Request, Version};
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Open;
 use super::connect::ConnectError;
+use super::{Limits, Open};
+use crate::proxy::UpstreamUrl;
 use crate::proxy::body::Body;
 use crate::telemetry::Metrics;
 
@@ -36,7 +38,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest head of an answer, as over HTTP/1.1.
 const MAX_HEAD: u32 = 400 * 1024;
 
-type Driven = Connection<TokioIo<TcpStream>, Body, TokioExecutor>;
+/// What HTTP/2 is spoken over.
+pub(super) trait Wire: AsyncRead + AsyncWrite + Unpin + Send + Debug {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + Debug> Wire for S {}
+
+type Driven = Connection<TokioIo<Box<dyn Wire>>, Body, TokioExecutor>;
 
 /// The shared connections of one thread.
 #[derive(Debug, Default)]
@@ -53,6 +59,7 @@ struct Line {
     /// Until it ended: what the driver drops hands back what was not sent.
     driven: Arc<Mutex<Option<Driven>>>,
     use_of: Mutex<Use>,
+    born: Instant,
     _open: Open,
 }
 
@@ -75,21 +82,21 @@ pub(super) struct Stream {
 
 impl Lines {
     /// Room on a connection that stands.
-    pub(super) fn pop(&self, idle_limit: Duration) -> Option<Stream> {
+    pub(super) fn pop(&self, limits: Limits) -> Option<Stream> {
         let mut lines = self.lock();
-        lines.retain(|line| !line.is_over(idle_limit));
+        lines.retain(|line| !line.is_over(limits));
         lines.iter().find_map(Line::take)
     }
 
     /// Lets go of what has been idle for too long. What is under way on it goes on.
-    pub(super) fn prune(&self, idle_limit: Duration) {
-        self.lock().retain(|line| !line.is_over(idle_limit));
+    pub(super) fn prune(&self, limits: Limits) {
+        self.lock().retain(|line| !line.is_over(limits));
     }
 
     /// Makes a connection of a new stream.
     pub(super) async fn make(
         &self,
-        stream: TcpStream,
+        stream: Box<dyn Wire>,
         limit: Duration,
         metrics: &Arc<Metrics>,
     ) -> Result<Stream, ConnectError> {
@@ -119,6 +126,7 @@ impl Lines {
                 retired: false,
                 since: Instant::now(),
             }),
+            born: Instant::now(),
             _open: Open::new(metrics),
         });
         tokio::spawn(drive(driven));
@@ -195,10 +203,14 @@ impl Line {
     }
 
     /// Whether nothing new goes over it.
-    fn is_over(&self, idle_limit: Duration) -> bool {
+    fn is_over(&self, limits: Limits) -> bool {
         let use_of = locked(&self.use_of);
-        let idle = use_of.live == 0 && use_of.since.elapsed() >= idle_limit;
-        self.sender.is_closed() || idle || use_of.retired
+        // In use it is not idle.
+        let idle_since = match use_of.live {
+            0 => use_of.since,
+            _ => Instant::now(),
+        };
+        self.sender.is_closed() || use_of.retired || limits.are_over(self.born, idle_since)
     }
 }
 
@@ -221,7 +233,7 @@ impl Drop for Stream {
 /// A head as HTTP/2 has it (RFC 9113 sections 8.2.2 and 8.3.1): the Host is the authority of an
 /// absolute target, and of hop-by-hop fields `TE: trailers` alone is left.
 /// False where that cannot be.
-pub(super) fn absolute(request: &mut Request<Body>, own: &str) -> bool {
+pub(super) fn absolute(request: &mut Request<Body>, url: &UpstreamUrl) -> bool {
     *request.version_mut() = Version::HTTP_2;
     let headers = request.headers_mut();
     for name in [
@@ -237,8 +249,11 @@ pub(super) fn absolute(request: &mut Request<Body>, own: &str) -> bool {
     }
     let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.scheme = Some(Scheme::HTTP);
-    parts.authority = host.or_else(|| own.parse().ok());
+    parts.scheme = Some(match url {
+        UpstreamUrl::Https(_) => Scheme::HTTPS,
+        _ => Scheme::HTTP,
+    });
+    parts.authority = host.or_else(|| url.authority().parse().ok());
     let target = Uri::from_parts(parts).map(|uri| *request.uri_mut() = uri);
     target.is_ok()
 }

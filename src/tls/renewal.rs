@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 use super::files::Contents;
-use super::{Certificates, judge};
+use super::{Certificates, Side};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Label;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
 
-impl Certificates {
+impl<S: Side + Sync> Certificates<S> {
     /// Takes over what is fit; never returns.
     pub async fn renew(mut self, metrics: Arc<Metrics>) {
         let mut clock = tokio::time::interval(LOOK);
@@ -37,9 +37,9 @@ impl Certificates {
     }
 
     fn replace(&mut self, contents: Contents, metrics: &Metrics) {
-        let result = match judge(&self.settings, &contents) {
-            Ok((server, warning)) => {
-                self.current.send_replace(server);
+        let result = match self.settings.judge(&contents) {
+            Ok((made, warning)) => {
+                self.current.send_replace(made);
                 tracing::info!(event = "certificate_reloaded");
                 if let Some(warning) = warning {
                     tracing::warn!(event = "certificate_warning", "{warning}");

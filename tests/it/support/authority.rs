@@ -18,8 +18,8 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
 
-use crate::support::PATIENCE;
-use crate::support::client::{Answer, read_answer};
+use super::PATIENCE;
+use super::client::{Answer, read_answer};
 
 /// Who signs.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -51,15 +51,26 @@ impl Authority {
     }
 
     pub fn server(&self) -> Pair {
-        self.signs(ExtendedKeyUsagePurpose::ServerAuth)
+        self.server_named(&["localhost", "127.0.0.1"])
+    }
+
+    pub fn server_named(&self, names: &[&str]) -> Pair {
+        self.signs(names, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
     pub fn client(&self) -> Pair {
-        self.signs(ExtendedKeyUsagePurpose::ClientAuth)
+        self.signs(&["client"], ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    fn signs(&self, purpose: ExtendedKeyUsagePurpose) -> Pair {
-        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    /// Nobody but this authority is trusted.
+    pub fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        roots
+    }
+
+    fn signs(&self, names: &[&str], purpose: ExtendedKeyUsagePurpose) -> Pair {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.extended_key_usages = vec![purpose];
         let key = KeyPair::generate().unwrap();
@@ -98,12 +109,10 @@ impl TlsClient {
         shown: Option<&Pair>,
         versions: &[&'static SupportedProtocolVersion],
     ) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots.add(trusted.0.der().clone()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(versions)
             .unwrap()
-            .with_root_certificates(roots);
+            .with_root_certificates(trusted.roots());
         let config = match shown {
             None => builder.with_no_client_auth(),
             Some(pair) => {
