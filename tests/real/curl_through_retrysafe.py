@@ -20,7 +20,7 @@ import threading
 import httpx
 
 from nginx import nginx
-from support import HOP, check, done, lines_of, retrysafe, same, unchunk
+from support import HOP, certificate, check, done, lines_of, retrysafe, same, unchunk
 
 SIZE = 3 << 20
 
@@ -198,20 +198,8 @@ def refused(curl: Curl, binary: str):
             check("Expect was not passed on", [b"expect:" in head for head in heads], [False])
 
 
-def authority(curl: Curl) -> tuple:
-    """A certificate that vouches for itself, and its key."""
-    names = [curl.path("cert.pem"), curl.path("key.pem")]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-        + ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-out", names[0], "-keyout", names[1]],
-        check=True,
-        capture_output=True,
-    )
-    return tuple(names)
-
-
 def over_tls(curl: Curl, binary: str, direct: int):
-    cert, private = authority(curl)
+    cert, private = certificate(curl.folder)
     server = f'tls = {{ cert_file = "{cert}", key_file = "{private}" }}'
     with retrysafe(binary, direct, server=server) as proxy:
         origin = f"https://localhost:{proxy}"

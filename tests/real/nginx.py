@@ -33,10 +33,11 @@ http {{
   gzip_proxied any;
   gzip_types text/x-gzip;
   server {{
-    listen 127.0.0.1:{port} {http2};
+    listen 127.0.0.1:{port} {speaks};
+    {tls}
     listen 127.0.0.1:{inner};
     server_name api.test;
-    port_in_redirect off;
+    absolute_redirect off;
     root {root}/www;
     keepalive_requests {keepalive};
     client_max_body_size 64m;
@@ -96,7 +97,7 @@ def fill(root: str):
 
 
 @contextlib.contextmanager
-def nginx(keepalive: int = 1000, http2: bool = False):
+def nginx(keepalive: int = 1000, http2: bool = False, tls: tuple = ()):
     port = free_port()
     with tempfile.TemporaryDirectory() as root:
         os.chmod(root, 0o755)
@@ -105,19 +106,14 @@ def nginx(keepalive: int = 1000, http2: bool = False):
         user = "user root;" if os.getuid() == 0 else ""
         with open(path, "w", encoding="latin-1") as config:
             wanted = {"root": root, "port": port, "inner": free_port(), "keepalive": keepalive, "user": user}
-            config.write(CONFIG.format(**wanted, latin="\u00e9", http2="http2" if http2 else ""))
+            speaks = ("ssl " if tls else "") + ("http2" if http2 else "")
+            pair = "ssl_certificate {}; ssl_certificate_key {};".format(*tls) if tls else ""
+            config.write(CONFIG.format(**wanted, latin="\u00e9", speaks=speaks, tls=pair))
         process = subprocess.Popen(["nginx", "-p", root, "-c", path, "-e", os.path.join(root, "error.log")])
         try:
-            until("nginx", lambda: listening(port, http2))
+            until("nginx", lambda: answers(wanted["inner"], "/empty"))
             yield Nginx(root, port, process)
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait(PATIENCE)
-
-
-def listening(port: int, http2: bool) -> bool:
-    if not http2:
-        return answers(port, "/empty")
-    url = f"http://127.0.0.1:{port}/empty"
-    return subprocess.run(["curl", "-sf", "--http2-prior-knowledge", url], check=False).returncode == 0

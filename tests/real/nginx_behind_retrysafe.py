@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""nginx as upstream, over HTTP/1.1 and HTTP/2: each call directly and through the proxy.
+"""nginx as upstream, over HTTP/1.1 and HTTP/2, plain and over TLS: each call directly and through the proxy.
 
     nginx_behind_retrysafe.py PATH-TO-RETRYSAFE
 
@@ -12,10 +12,11 @@ import collections
 import os
 import re
 import sys
+import tempfile
 import threading
 
 from nginx import nginx
-from support import Answer, call, check, done, retrysafe, same
+from support import Answer, call, certificate, check, done, retrysafe, same
 
 MODIFIED = "Tue, 14 Nov 2023 22:13:20 GMT"
 EARLIER = "Mon, 13 Nov 2023 22:13:20 GMT"
@@ -141,7 +142,7 @@ def files(proxy: int, folder: str):
     large = bytes(range(256)) * 160_000
     check("nginx, PUT of a large file", call(proxy, "PUT", "/dav/large.bin", [], large).status, 201)
     check("whose size is", os.path.getsize(os.path.join(folder, "www", "dav", "large.bin")), len(large))
-    moved = [("Destination", "http://api.test/dav/moved.bin")]
+    moved = [("Destination", "/dav/moved.bin")]
     check("nginx, MOVE", call(proxy, "MOVE", "/dav/large.bin", moved).status, 204)
     key = [("Idempotency-Key", "delete")]
     gone = [call(proxy, "DELETE", "/dav/moved.bin", key).status for _ in range(2)]
@@ -181,12 +182,12 @@ def load(proxy: int) -> dict:
     return bodies
 
 
-def short_lived(binary: str, http2: bool):
+def short_lived(binary: str, http2: bool, tls: tuple):
     """nginx ends each connection after three requests."""
-    name = "HTTP/2" if http2 else "HTTP/1.1"
-    with nginx(keepalive=3, http2=http2) as upstream:
-        url = f"{'h2c' if http2 else 'http'}://127.0.0.1:{upstream.port}"
-        with retrysafe(binary, url) as proxy:
+    name = ("HTTP/2" if http2 else "HTTP/1.1") + (" and TLS" if tls else "")
+    with nginx(keepalive=3, http2=http2, tls=tls) as upstream:
+        scheme = "https" if tls else "h2c" if http2 else "http"
+        with retrysafe(binary, f"{scheme}://127.0.0.1:{upstream.port}", trusts=tls[0] if tls else "") as proxy:
             bodies = load(proxy)
         log = [line for line in upstream.ended() if line[1] == "POST"]
     keys = WORKERS // 2 * KEYS
@@ -205,14 +206,19 @@ def main(binary: str) -> int:
         writes(upstream.port, proxy)
         files(proxy, upstream.root)
         cut(proxy)
-    # nginx's own answers over HTTP/1.1 are what its answers over HTTP/2 are compared with.
-    with nginx() as plain, nginx(http2=True) as upstream:
-        with retrysafe(binary, f"h2c://127.0.0.1:{upstream.port}") as proxy:
-            reads(plain.port, proxy, True)
-            writes(plain.port, proxy)
-            files(proxy, upstream.root)
-    for http2 in (False, True):
-        short_lived(binary, http2)
+    with tempfile.TemporaryDirectory() as folder:
+        tls = certificate(folder)
+        # What nginx answers over plain HTTP/1.1 is what must come, whatever is spoken to it.
+        for scheme, http2, pair in [("h2c", True, ()), ("https", True, tls), ("https", False, tls)]:
+            with nginx() as plain, nginx(http2=http2, tls=pair) as upstream:
+                url = f"{scheme}://127.0.0.1:{upstream.port}"
+                with retrysafe(binary, url, trusts=tls[0] if pair else "") as proxy:
+                    reads(plain.port, proxy, http2)
+                    writes(plain.port, proxy)
+                    files(proxy, upstream.root)
+        for http2 in (False, True):
+            for pair in ((), tls):
+                short_lived(binary, http2, pair)
     return done()
 
 

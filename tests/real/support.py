@@ -70,9 +70,33 @@ def done() -> int:
     return 0
 
 
+CERTIFICATE = """
+[req]
+distinguished_name = name
+x509_extensions = extensions
+prompt = no
+[name]
+CN = localhost
+[extensions]
+basicConstraints = critical, CA:FALSE
+subjectAltName = DNS:localhost, IP:127.0.0.1
+"""
+
+
+def certificate(folder: str) -> tuple:
+    """One that vouches for itself, and its key."""
+    asked, cert, key = (os.path.join(folder, name) for name in ("cert.cnf", "cert.pem", "key.pem"))
+    with open(asked, "w", encoding="ascii") as config:
+        config.write(CERTIFICATE)
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-config", asked, "-out", cert, "-keyout", key]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key
+
+
 @contextlib.contextmanager
-def retrysafe(binary: str, upstream, server: str = "", rest: str = "", key: str = ""):
-    """In front of an upstream: a port on loopback, or a whole URL."""
+def retrysafe(binary: str, upstream, server: str = "", key: str = "", trusts: str = ""):
+    """In front of an upstream: a port on loopback, or a whole URL; over TLS with whom it trusts."""
     port, health = free_port(), free_port()
     url = upstream if isinstance(upstream, str) else f"http://127.0.0.1:{upstream}"
     with tempfile.TemporaryDirectory() as folder:
@@ -84,12 +108,12 @@ def retrysafe(binary: str, upstream, server: str = "", rest: str = "", key: str 
                 {server}
                 [upstream]
                 url = "{url}"
+                {f'tls.ca_file = "{trusts}"' if trusts else ""}
                 [health]
                 listen = "127.0.0.1:{health}"
                 [policy.key]
                 required_on = ["POST"]
                 {key}
-                {rest}
                 """
             )
         server_process = subprocess.Popen([binary, "run"], cwd=folder, stderr=subprocess.DEVNULL)
