@@ -1,7 +1,8 @@
 //! What is not covered streams both ways (R1, R28).
 //!
 //! Nothing is held whole; the client's pace is the upstream's. A request that the client library
-//! hands back unsent is sent again, at most three times (R29); anything else is answered, once.
+//! hands back unsent, or one without a body that the upstream did not take, is sent again, at most
+//! three times (R29); anything else is answered, once.
 
 use std::pin::pin;
 
@@ -41,13 +42,18 @@ impl Proxy {
         // (RFC 9110 section 9.2.2).
         let repeatable = head.method.is_idempotent();
         let passage = Passage::new(self.shared.settings.upstream.give_up_after);
+        let bare = self.all_of_it(&head, &body);
         let mut request = Request::from_parts(head, body.watched(passage.clone()));
         let within = self.shared.settings.upstream.answer_within;
-        for _ in 0..HANDOVERS {
-            let mut connection = self.upstream.checkout(needs).await.map_err(|error| {
-                tracing::warn!(event = "upstream_unreachable", error = %error);
-                not_sent(error.proxy_status())
-            })?;
+        for tries in 1..=HANDOVERS {
+            let mut connection = self
+                .upstream
+                .checkout(needs, tries)
+                .await
+                .map_err(|error| {
+                    tracing::warn!(event = "upstream_unreachable", error = %error);
+                    not_sent(error.proxy_status())
+                })?;
             let sent = Instant::now();
             let mut answer = pin!(connection.send(request));
             // R15: from the last piece of the request on, however long it took to send.
@@ -64,8 +70,11 @@ impl Proxy {
                     return self.passed(connection, response, wish.take());
                 }
                 Ok(Err(SendError::NotSent(Some(unsent)))) => request = *unsent,
-                // Not sent, but its body went by.
-                Ok(Err(SendError::NotSent(None))) => break,
+                Ok(Err(SendError::NotSent(None))) => match &bare {
+                    Some(head) => request = Request::from_parts(head.clone(), Body::empty()),
+                    // Not sent, but its body went by.
+                    None => break,
+                },
                 Ok(Err(SendError::MaybeSent(_))) if passage.has_stalled() => {
                     let detail = "No piece of the request body came in time.";
                     return Err(Problem::new(Code::RequestTimeout, detail));
@@ -80,6 +89,13 @@ impl Proxy {
             }
         }
         Err(not_sent("connection_terminated"))
+    }
+
+    /// R29: the head, where nothing else is needed to send the request again. Only over HTTP/2 does an
+    /// upstream say of a request that it did not take it.
+    fn all_of_it(&self, head: &Parts, body: &Body) -> Option<Parts> {
+        let may_be_told = self.shared.settings.upstream.url.may_speak_http2();
+        (may_be_told && body.is_end_stream()).then(|| head.clone())
     }
 
     fn passed(

@@ -174,7 +174,9 @@ impl Front {
         let serving = turns.clone();
         let service = service_fn(move |request| {
             let mut turn = serving.begin(request.version());
-            let response = handler(request, peer);
+            // In a box of its own: the library keeps room for it on each HTTP/1 connection, idle or
+            // not, and it is large.
+            let response = Box::pin(handler(request, peer));
             async move {
                 let response = response.await;
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {

@@ -204,32 +204,3 @@ fn an_answer_that_does_not_fit_the_budget_is_delivered_and_not_kept() {
     sidecar.wait_metric("retrysafe_buffered_bytes", |held| held == 0);
     assert_eq!(upstream.calls(), 1);
 }
-
-#[test]
-fn thousands_of_idle_connections_fit_into_little_memory() {
-    // Half of what this process may open is left to the other tests.
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
-    let files = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))
-        .unwrap();
-    let files: u64 = files.split_whitespace().next().unwrap().parse().unwrap();
-    let connections = (files / 2).min(9_000);
-    let upstream = Upstream::counting();
-    let sidecar = sidecar(upstream.addr, "");
-    let open = || {
-        let mut client = Client::connect(sidecar.addr);
-        client.write(&request("GET", "/", &[], ""));
-        assert_eq!(client.answer().unwrap().status, 201);
-        client
-    };
-    let first = open();
-    let before = sidecar.memory();
-    let idle: Vec<_> = (0..connections).map(|_| open()).collect();
-    assert_eq!(sidecar.metric("retrysafe_connections"), connections + 1);
-    let each = (sidecar.memory() - before) * 1024 / connections;
-    println!("{each} bytes for each of {connections} idle connections, {before} KiB before");
-    // Twice what a build without optimisation takes.
-    assert!(each < 64 * 1024, "{each} bytes for each idle connection");
-    drop((first, idle));
-}

@@ -19,7 +19,7 @@ import urllib.request
 
 import grpc
 
-from harness import PATIENCE, check, process, until
+from support import PATIENCE, check, process, until
 
 SERVICE = "pkg.Test"
 # What a hop may add, as the protocol says (R27).

@@ -71,8 +71,8 @@ impl Exchange {
 
     async fn exchange(&mut self) -> Ended {
         let mut request = self.job.request(self.keeper.lease.attempt());
-        for _ in 0..HANDOVERS {
-            let connection = match self.connect().await {
+        for tries in 1..=HANDOVERS {
+            let connection = match self.connect(tries).await {
                 Ok(connection) => connection,
                 Err(ended) => return ended,
             };
@@ -87,14 +87,14 @@ impl Exchange {
     }
 
     /// A connection, and a lease that is young enough.
-    async fn connect(&mut self) -> Result<Connection, Ended> {
+    async fn connect(&mut self, tries: usize) -> Result<Connection, Ended> {
         let pool = self.job.proxy.upstream.clone();
         let needs = if self.job.prepared.unary {
             Needs::Http2
         } else {
             Needs::Any
         };
-        let connection = match self.keeper.drive(pool.checkout(needs)).await {
+        let connection = match self.keeper.drive(pool.checkout(needs, tries)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => return Err(Ended::NotSent(not_connected(&error))),
             Err(stop) => return Err(stopped(stop)),

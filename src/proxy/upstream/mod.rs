@@ -80,6 +80,13 @@ pub(super) enum Needs {
     Http2,
 }
 
+/// Whether others may share a new connection.
+#[derive(Debug, Clone, Copy)]
+enum Company {
+    Welcome,
+    None,
+}
+
 /// How long a connection takes exchanges.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
@@ -118,10 +125,12 @@ impl Pool {
         })
     }
 
-    /// A live connection: the youngest idle one, room on a shared one, or a new one.
+    /// A live connection: the youngest idle one, room on a shared one, or a new one. `tries`: which
+    /// hand-over it is for, from 1 on.
     pub(super) async fn checkout(
         self: &Arc<Self>,
         needs: Needs,
+        tries: usize,
     ) -> Result<Connection, ConnectError> {
         let shares = match &self.settings.url {
             UpstreamUrl::H2c(_) => true,
@@ -136,12 +145,17 @@ impl Pool {
         if shares || !self.lock().is_empty() {
             tokio::task::yield_now().await;
         }
+        if shares && tries == HANDOVERS {
+            // Where the upstream ends its connections after few streams, those who share one meet
+            // their end together. The last hand-over goes over one that nobody else is on.
+            return self.connect(needs, Company::None).await;
+        }
         if shares {
             return self.checkout_shared(needs).await;
         }
         match self.pop() {
             Some(Idle { own, .. }) => Ok(self.out(Channel::Own(own))),
-            None => self.connect(needs).await,
+            None => self.connect(needs, Company::Welcome).await,
         }
     }
 
@@ -160,7 +174,7 @@ impl Pool {
             // Meanwhile it turned out that nothing is shared: nobody has to wait for anybody.
             drop(making);
         }
-        self.connect(needs).await
+        self.connect(needs, Company::Welcome).await
     }
 
     fn limits(&self) -> Limits {
@@ -194,8 +208,12 @@ impl Pool {
         self.shared.prune(limits);
     }
 
-    async fn connect(self: &Arc<Self>, needs: Needs) -> Result<Connection, ConnectError> {
-        let connected = self.connected(needs).await;
+    async fn connect(
+        self: &Arc<Self>,
+        needs: Needs,
+        company: Company,
+    ) -> Result<Connection, ConnectError> {
+        let connected = self.connected(needs, company).await;
         let result = connected
             .as_ref()
             .map_or_else(ConnectError::result, |_| "ok");
@@ -204,7 +222,11 @@ impl Pool {
         connected
     }
 
-    async fn connected(self: &Arc<Self>, needs: Needs) -> Result<Connection, ConnectError> {
+    async fn connected(
+        self: &Arc<Self>,
+        needs: Needs,
+        company: Company,
+    ) -> Result<Connection, ConnectError> {
         let limit = self.settings.connect_timeout;
         let place = match &self.settings.url {
             UpstreamUrl::Unix(path) => return self.first(connect::unix(path, limit).await?).await,
@@ -213,7 +235,7 @@ impl Pool {
         let stream = connect::tcp(place, limit).await?;
         let Some(connector) = &self.connector else {
             return match &self.settings.url {
-                UpstreamUrl::H2c(_) => self.multiplexed(stream).await,
+                UpstreamUrl::H2c(_) => self.multiplexed(stream, company).await,
                 _ => self.first(stream).await,
             };
         };
@@ -224,7 +246,7 @@ impl Pool {
             self.agreed.note(http2);
         }
         match (http2, needs) {
-            (true, _) => self.multiplexed(stream).await,
+            (true, _) => self.multiplexed(stream, company).await,
             (false, Needs::Http2) => Err(ConnectError::Protocol(io::Error::other(
                 "it agreed to HTTP/1.1, and a gRPC call needs HTTP/2",
             ))),
@@ -233,13 +255,21 @@ impl Pool {
     }
 
     /// HTTP/2 on a new stream.
-    async fn multiplexed<S>(self: &Arc<Self>, stream: S) -> Result<Connection, ConnectError>
+    async fn multiplexed<S>(
+        self: &Arc<Self>,
+        stream: S,
+        company: Company,
+    ) -> Result<Connection, ConnectError>
     where
         S: multiplexed::Wire + 'static,
     {
         let limit = self.settings.connect_timeout;
-        let made = self.shared.make(Box::new(stream), limit, &self.metrics);
-        Ok(self.out(Channel::Shared(made.await?)))
+        let line = multiplexed::make(Box::new(stream), limit, &self.metrics).await?;
+        let stream = match company {
+            Company::Welcome => self.shared.add(line),
+            Company::None => multiplexed::alone(line),
+        };
+        Ok(self.out(Channel::Shared(stream?)))
     }
 
     /// HTTP/1.1 on a new stream.

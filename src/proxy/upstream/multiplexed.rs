@@ -54,7 +54,7 @@ pub(super) struct Lines {
 
 /// One connection.
 #[derive(Debug)]
-struct Line {
+pub(super) struct Line {
     sender: SendRequest<Body>,
     /// Until it ended: what the driver drops hands back what was not sent.
     driven: Arc<Mutex<Option<Driven>>>,
@@ -93,53 +93,62 @@ impl Lines {
         self.lock().retain(|line| !line.is_over(limits));
     }
 
-    /// Makes a connection of a new stream.
-    pub(super) async fn make(
-        &self,
-        stream: Box<dyn Wire>,
-        limit: Duration,
-        metrics: &Arc<Metrics>,
-    ) -> Result<Stream, ConnectError> {
-        let broken = |error: hyper::Error| ConnectError::Protocol(io::Error::other(error));
-        let (sender, mut driven) = Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .max_header_list_size(MAX_HEAD)
-            .initial_max_send_streams(0)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(broken)?;
-        match timeout(limit, settled(&mut driven)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(ConnectError::Protocol(error)),
-            Err(_) => return Err(ConnectError::Timeout),
-        }
-        let driven = Arc::new(Mutex::new(Some(driven)));
-        let line = Arc::new(Line {
-            sender,
-            driven: driven.clone(),
-            use_of: Mutex::new(Use {
-                live: 0,
-                retired: false,
-                since: Instant::now(),
-            }),
-            born: Instant::now(),
-            _open: Open::new(metrics),
-        });
-        tokio::spawn(drive(driven));
+    /// A stream of a new connection, which others may share.
+    pub(super) fn add(&self, line: Arc<Line>) -> Result<Stream, ConnectError> {
         self.lock().push(line.clone());
-        Line::take(&line).ok_or_else(|| {
-            let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
-            ConnectError::Protocol(gone)
-        })
+        alone(line)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
         locked(&self.lines)
     }
+}
+
+/// Makes a connection of a new stream.
+pub(super) async fn make(
+    stream: Box<dyn Wire>,
+    limit: Duration,
+    metrics: &Arc<Metrics>,
+) -> Result<Arc<Line>, ConnectError> {
+    let broken = |error: hyper::Error| ConnectError::Protocol(io::Error::other(error));
+    let (sender, mut driven) = Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_header_list_size(MAX_HEAD)
+        .initial_max_send_streams(0)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(broken)?;
+    match timeout(limit, settled(&mut driven)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(ConnectError::Protocol(error)),
+        Err(_) => return Err(ConnectError::Timeout),
+    }
+    let driven = Arc::new(Mutex::new(Some(driven)));
+    let line = Arc::new(Line {
+        sender,
+        driven: driven.clone(),
+        use_of: Mutex::new(Use {
+            live: 0,
+            retired: false,
+            since: Instant::now(),
+        }),
+        born: Instant::now(),
+        _open: Open::new(metrics),
+    });
+    tokio::spawn(drive(driven));
+    Ok(line)
+}
+
+/// A stream of a connection that nobody else knows.
+pub(super) fn alone(line: Arc<Line>) -> Result<Stream, ConnectError> {
+    Line::take(&line).ok_or_else(|| {
+        let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
+        ConnectError::Protocol(gone)
+    })
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -245,12 +245,19 @@ impl Sidecar {
 
     /// Resident memory in KiB.
     pub fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// The most it ever had resident, in KiB.
+    pub fn peak_memory(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("VmRSS:"))
-            .unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let mut words = line.unwrap().split_whitespace();
+        words.next().unwrap().parse().unwrap()
     }
 
     /// The text of `/metrics`.
