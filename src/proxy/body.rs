@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use super::budget::Reservation;
+use super::expectation::Hold;
 use super::rewrite;
 use super::upstream::Connection;
 
@@ -85,6 +86,8 @@ pub struct Stream {
     /// Goes back to its pool at the end of an answer.
     connection: Option<Connection>,
     passage: Option<Arc<Passage>>,
+    /// It is not read before the upstream wants it.
+    hold: Option<Hold>,
 }
 
 /// How a request body that is passed on gets along.
@@ -189,7 +192,22 @@ impl Body {
             waits: None,
             connection,
             passage,
+            hold: None,
         }))
+    }
+
+    /// Whether its sender still has some of it.
+    pub(super) fn is_to_come(&self) -> bool {
+        matches!(self, Self::Stream(_)) && !self.is_end_stream()
+    }
+
+    /// Nothing of it is read before the hold lets go.
+    #[must_use]
+    pub(super) fn held_back(mut self, hold: Hold) -> Self {
+        if let Self::Stream(stream) = &mut self {
+            stream.hold = Some(hold);
+        }
+        self
     }
 
     /// Lets the sender know how it gets along.
@@ -264,6 +282,10 @@ impl Whole {
 
 impl Stream {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(hold) = &mut self.hold {
+            ready!(hold.poll(cx));
+            self.hold = None;
+        }
         if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
             if frame.is_none() && is_cut(&self.incoming, self.version) {
                 return Poll::Ready(Some(Err(BodyError::Cut)));

@@ -15,11 +15,10 @@ use super::Proxy;
 use super::body::Body;
 use super::call;
 use super::intake::Intake;
+use super::passthrough::Asks;
 use super::problem::Problem;
 use super::request::{self, Target};
 use super::rewrite;
-use super::tunnel::Wish;
-use super::upstream::Needs;
 use crate::idempotency::RecordKey;
 use crate::idempotency::key::from_headers;
 use crate::idempotency::policy::{Grpc, Mode};
@@ -237,18 +236,15 @@ impl Proxy {
     pub(super) async fn pass_on(&self, mut arrival: Arrival, body: Body) -> Verdict {
         let multiplexed = arrival.head.version == Version::HTTP_2;
         let covers = arrival.route.covers(&arrival.head.method);
-        let wish = Wish::of(&mut arrival.head, &self.shared.settings.upgrades);
-        let wish = wish.filter(|_| !covers);
-        let needs = match &wish {
-            Some(_) => Needs::Http1,
-            None if call::is_grpc(&arrival.head) => Needs::Http2,
-            None => Needs::Any,
-        };
+        // R28: a covered request switches to nothing.
+        let upgrades = &self.shared.settings.upgrades;
+        let upgrades: &[String] = if covers { &[] } else { upgrades };
+        let asks = Asks::of(&mut arrival.head, upgrades);
         self.rewrite(&mut arrival);
         if multiplexed && body.is_end_stream() {
             rewrite::length_of_nothing(&mut arrival.head);
         }
-        match self.pass(arrival.head, body, wish, needs).await {
+        match self.pass(arrival.head, body, asks).await {
             Ok(response) => Verdict::new(response, "passed"),
             Err(problem) => Verdict::problem(problem, &arrival.route),
         }

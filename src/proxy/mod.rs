@@ -21,6 +21,7 @@ mod budget;
 mod call;
 mod covered;
 mod execution;
+mod expectation;
 mod handle;
 mod intake;
 mod passthrough;

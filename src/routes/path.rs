@@ -64,6 +64,44 @@ pub(super) fn loosely(path: &str) -> Vec<String> {
     normalise(&read).segments
 }
 
+/// The segments that the most generous upstream sees: one that decodes everything, strips path
+/// parameters (`;x=1`, as Java servers do), folds letter case and a slash at the end (as Express
+/// does). No upstream does all of it; what is the same here may be the same there.
+pub(super) fn generously(path: &str) -> Vec<String> {
+    let mut read = String::with_capacity(path.len());
+    for segment in decoded(&path.replace('\\', "/"))
+        .replace('\\', "/")
+        .split('/')
+    {
+        let bare = segment.split(';').next().unwrap_or_default();
+        read.push('/');
+        read.push_str(&bare.to_lowercase());
+    }
+    let mut segments = normalise(&read).segments;
+    segments.pop_if(|last| last.is_empty());
+    segments
+}
+
+/// Every escape decoded, once.
+fn decoded(path: &str) -> String {
+    let mut octets = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = (*first == b'%')
+            .then(|| after.get(..2))
+            .flatten()
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        octets.push(escaped.unwrap_or(*first));
+        rest = match escaped {
+            Some(_) => after.get(2..).unwrap_or_default(),
+            None => after,
+        };
+    }
+    // What is no text compares as what stands for it: no literal of a route holds that.
+    String::from_utf8_lossy(&octets).into_owned()
+}
+
 /// Decodes `%XX` where XX is an unreserved character (RFC 3986 section 2.3); other escapes are
 /// only put in upper case.
 fn decode_unreserved(segment: &str) -> String {
@@ -126,6 +164,27 @@ mod tests {
         assert_eq!(segments("/V1/orders"), ["V1", "orders"]);
         assert_eq!(segments("/"), [""]);
         assert_eq!(segments("/.."), [""]);
+    }
+
+    #[test]
+    fn the_most_generous_reading_takes_many_spellings_for_one() {
+        for path in [
+            "/v1/orders",
+            "/v1/orders/",
+            "/V1/Orders",
+            "/v1;a=1/orders;b=2",
+            "/v1/orders;",
+            "/v1/orders%3Bb",
+            "/v1%2Forders",
+            "/v1/%4f%52ders",
+            "/v1/x/..;/orders",
+            "//v1\\orders//",
+        ] {
+            assert_eq!(generously(path), ["v1", "orders"], "{path}");
+        }
+        assert_eq!(generously("/a%zz%4"), ["a%zz%4"]);
+        assert_eq!(generously("/"), [""; 0]);
+        assert_ne!(generously("/v1/orders%FF"), ["v1", "orders"]);
     }
 
     #[test]

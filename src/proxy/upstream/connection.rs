@@ -33,6 +33,8 @@ pub(super) struct Own {
     pub(super) born: Instant,
     /// Nothing was received over it yet.
     pub(super) fresh: bool,
+    /// The rest of its request will never come: nothing else can go over it.
+    pub(super) stuck: bool,
 }
 
 /// The task that moves a connection's octets. It ends with its handle: a peer that reads nothing
@@ -64,6 +66,18 @@ impl Drop for Open {
 }
 
 impl Connection {
+    /// Whether others are on it: it speaks HTTP/2.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.channel, Channel::Shared(_))
+    }
+
+    /// Not for another exchange: the rest of this one's request never comes.
+    pub fn only_this(&mut self) {
+        if let Channel::Own(own) = &mut self.channel {
+            own.stuck = true;
+        }
+    }
+
     /// Hands the request over at once; the future only waits for the answer's head. Dropped, it
     /// resets a stream of a shared connection.
     pub fn send(
@@ -106,7 +120,7 @@ impl Connection {
         let Some(pool) = self.pool.upgrade() else {
             return;
         };
-        if own.sender.is_closed() {
+        if own.stuck || own.sender.is_closed() {
             return;
         }
         let mut idle = pool.lock();

@@ -295,6 +295,7 @@ impl Pool {
             _driver: driver,
             born: Instant::now(),
             fresh: true,
+            stuck: false,
         })))
     }
 
@@ -331,6 +332,7 @@ impl Pool {
                 _driver: driver,
                 born: now,
                 fresh: false,
+                stuck: false,
             };
             self.lock().push(Idle { own, since: now });
         }

@@ -7,7 +7,7 @@ use http::Method;
 use thiserror::Error;
 
 use crate::idempotency::Policy;
-use crate::routes::path::{loosely, normalise, raw_segments};
+use crate::routes::path::{generously, loosely, normalise, raw_segments};
 use crate::routes::{Route, RouteSettings};
 
 /// All routes and the policy of requests that none matches.
@@ -44,6 +44,8 @@ struct Compiled {
     route: Arc<Route>,
     host: HostPattern,
     path: Vec<Segment>,
+    /// The same as the most generous upstream reads it.
+    generous: Vec<Segment>,
     methods: Option<Vec<Method>>,
 }
 
@@ -114,7 +116,8 @@ impl Routes {
         }
         let ambiguous = readings
             .into_iter()
-            .find(|reading| !Arc::ptr_eq(&route, reading));
+            .find(|reading| !Arc::ptr_eq(&route, reading))
+            .or_else(|| self.evaded(&route, &host, path, method));
         Matched {
             route,
             ambiguous,
@@ -129,7 +132,7 @@ impl Routes {
         let covered = |route: &Arc<Route>| {
             route.policy.methods.iter().any(|method| {
                 let best = self.best(&host, &segments, Some(method));
-                best.covers(method)
+                best.covers(method) || self.evaded(&best, &host, path, method).is_some()
             })
         };
         let default = std::iter::once(&self.default);
@@ -140,10 +143,41 @@ impl Routes {
             .any(covered)
     }
 
+    /// R2: a covering route that the request slips past by a spelling which some upstreams take for
+    /// the route's own.
+    fn evaded(
+        &self,
+        route: &Arc<Route>,
+        host: &str,
+        path: &str,
+        method: &Method,
+    ) -> Option<Arc<Route>> {
+        let may_cover = |compiled: &Compiled| compiled.route.covers(method);
+        if route.covers(method) || !self.routes.iter().any(may_cover) {
+            return None;
+        }
+        let segments = generously(path);
+        let ranked: Vec<_> = self
+            .routes
+            .iter()
+            .filter_map(|compiled| {
+                let rank = compiled.rank(host, &compiled.generous, &segments, Some(method))?;
+                Some((rank, &compiled.route))
+            })
+            .collect();
+        let best = ranked.iter().map(|(rank, _)| rank).max()?;
+        let mut of_best = ranked.iter().filter(|(rank, _)| rank == best);
+        if of_best.clone().any(|(_, other)| Arc::ptr_eq(other, route)) {
+            return None;
+        }
+        let evaded = of_best.find(|(_, other)| other.covers(method))?;
+        Some(evaded.1.clone())
+    }
+
     fn best(&self, host: &str, segments: &[String], method: Option<&Method>) -> Arc<Route> {
         self.routes
             .iter()
-            .filter_map(|route| Some((route.rank(host, segments, method)?, route)))
+            .filter_map(|route| Some((route.rank(host, &route.path, segments, method)?, route)))
             .max_by(|(one, _), (other, _)| one.cmp(other))
             .map_or_else(|| self.default.clone(), |(_, route)| route.route.clone())
     }
@@ -151,6 +185,7 @@ impl Routes {
 
 impl Compiled {
     fn new(settings: RouteSettings) -> Result<Self, RouteError> {
+        let generous = settings.path.strip_prefix('/').map(generous_pattern);
         let path = match parse_path(&settings.path) {
             Ok(path) => path,
             Err(why) => return Err(RouteError::Pattern(settings.name, why)),
@@ -170,6 +205,7 @@ impl Compiled {
             route,
             host,
             path,
+            generous: generous.unwrap_or_default(),
             methods: settings.methods,
         })
     }
@@ -195,7 +231,14 @@ impl Compiled {
         }
     }
 
-    fn rank(&self, host: &str, segments: &[String], method: Option<&Method>) -> Option<Rank> {
+    /// `path`: one of the two that it has.
+    fn rank(
+        &self,
+        host: &str,
+        path: &[Segment],
+        segments: &[String],
+        method: Option<&Method>,
+    ) -> Option<Rank> {
         let host = match &self.host {
             HostPattern::Any => (0, 0),
             HostPattern::Suffix(suffix) => {
@@ -211,41 +254,56 @@ impl Compiled {
         };
         Some(Rank {
             host,
-            path: self.rank_path(segments)?,
+            path: rank_path(path, segments)?,
             methods,
         })
     }
+}
 
-    fn rank_path(&self, segments: &[String]) -> Option<Vec<u8>> {
-        let mut rank = Vec::with_capacity(self.path.len());
-        let mut rest = segments.iter();
-        for pattern in &self.path {
-            match pattern {
-                Segment::Rest => {
-                    // One or more: `/a/{*rest}` matches neither `/a` nor `/a/`.
-                    let first = rest.next()?;
-                    if first.is_empty() && rest.len() == 0 {
-                        return None;
-                    }
-                    rank.push(1);
-                    return Some(rank);
+fn rank_path(path: &[Segment], segments: &[String]) -> Option<Vec<u8>> {
+    let mut rank = Vec::with_capacity(path.len());
+    let mut rest = segments.iter();
+    for pattern in path {
+        match pattern {
+            Segment::Rest => {
+                // One or more: `/a/{*rest}` matches neither `/a` nor `/a/`.
+                let first = rest.next()?;
+                if first.is_empty() && rest.len() == 0 {
+                    return None;
                 }
-                Segment::Parameter => {
-                    if rest.next()?.is_empty() {
-                        return None;
-                    }
-                    rank.push(2);
+                rank.push(1);
+                return Some(rank);
+            }
+            Segment::Parameter => {
+                if rest.next()?.is_empty() {
+                    return None;
                 }
-                Segment::Literal(literal) => {
-                    if rest.next()? != literal {
-                        return None;
-                    }
-                    rank.push(3);
+                rank.push(2);
+            }
+            Segment::Literal(literal) => {
+                if rest.next()? != literal {
+                    return None;
                 }
+                rank.push(3);
             }
         }
-        rest.next().is_none().then_some(rank)
     }
+    rest.next().is_none().then_some(rank)
+}
+
+/// A pattern without its first slash, its literals read as generously as a path.
+fn generous_pattern(path: &str) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    for part in path.split('/') {
+        if part.starts_with("{*") {
+            segments.push(Segment::Rest);
+        } else if part.starts_with('{') {
+            segments.push(Segment::Parameter);
+        } else {
+            segments.extend(generously(part).into_iter().map(Segment::Literal));
+        }
+    }
+    segments
 }
 
 fn parse_path(path: &str) -> Result<Vec<Segment>, &'static str> {

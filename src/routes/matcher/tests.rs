@@ -154,3 +154,64 @@ fn a_path_is_covered_if_some_covered_method_is_there() {
     assert!(routes.path_is_covered("h", "/v1/%6frders"));
     assert!(!routes.path_is_covered("h", "/v1/other"));
 }
+
+#[test]
+fn no_spelling_slips_past_a_covering_route() {
+    let off = Policy {
+        mode: Mode::Off,
+        ..Policy::default()
+    };
+    let list = vec![
+        route("orders", None, "/v1/orders", None),
+        route("lines", None, "/v1/orders/{id}/lines/", None),
+        RouteSettings {
+            policy: off.clone(),
+            ..route("open", None, "/V1/open", None)
+        },
+        route("shut", None, "/v1/open", None),
+    ];
+    let routes = Routes::new(off, list).unwrap();
+    for path in [
+        "/v1/orders/",
+        "/V1/orders",
+        "/v1/orders;jsessionid=1",
+        "/v1;x/orders",
+        "/v1/orders%3bx",
+        "/v1/Orders%2F",
+        "/v1/orders/7/lines",
+        "/v1/ORDERS/7/lines;x/",
+        "/V1/OPEN",
+    ] {
+        let found = routes.find("h", path, &Method::POST);
+        assert_eq!(found.route.policy.mode, Mode::Off, "{path}");
+        let evaded = found.ambiguous.unwrap_or_else(|| panic!("{path}"));
+        assert!(evaded.covers(&Method::POST), "{path}");
+        // Nor does an override of the method (R27).
+        assert!(routes.path_is_covered("h", path), "{path}");
+        // What no route covers is nobody's to refuse.
+        let read = routes.find("h", path, &Method::GET).ambiguous;
+        assert!(
+            read.is_none_or(|other| !other.covers(&Method::GET)),
+            "{path}"
+        );
+    }
+    // Somebody said that this one is another.
+    let open = routes.find("h", "/V1/open", &Method::POST);
+    assert_eq!(
+        (open.route.name.as_str(), open.ambiguous.is_none()),
+        ("open", true)
+    );
+    for path in [
+        "/v1/orders2",
+        "/v1/order",
+        "/v1",
+        "/",
+        "/v1/orders/7",
+        "/v1/orders/7/lines/8",
+    ] {
+        assert!(
+            routes.find("h", path, &Method::POST).ambiguous.is_none(),
+            "{path}"
+        );
+    }
+}
