@@ -206,7 +206,7 @@ async fn withdraw(job: &Job) {
     let mut retries = retries::Retries::new(&job.proxy);
     loop {
         match job.proxy.store.apply(job.key, job.withdrawal()).await {
-            Ok(_) => return,
+            Ok(_) => return withdraw_again(job),
             Err(_) if started.elapsed() > limit => return,
             Err(error) => {
                 if retries.wait(&error).await.is_err() {
@@ -217,6 +217,24 @@ async fn withdraw(job: &Job) {
             }
         }
     }
+}
+
+/// A failed record remembers one withdrawn claim. Where two contenders' claims are both overtaken by
+/// their withdrawals, the second withdrawal displaces the first, whose claim would then get the key for
+/// nobody. So each looks once more, when no claim can be under way any longer.
+fn withdraw_again(job: &Job) {
+    if job.from.is_some() {
+        return;
+    }
+    let (store, key, owner) = (job.proxy.store.clone(), job.key, job.claim.owner);
+    let later = job.claim.lease;
+    tokio::spawn(async move {
+        tokio::time::sleep(later).await;
+        let again = store.apply(key, Operation::Abandon { owner }).await;
+        if let Err(error) = again {
+            tracing::debug!(event = "withdrawal_not_repeated", error = %error);
+        }
+    });
 }
 
 impl Job {

@@ -1,6 +1,7 @@
 //! R29 on real connections that hand requests back.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
@@ -16,14 +17,18 @@ use crate::proxy::settings::{
 };
 use crate::proxy::shared::Shared;
 use crate::routes::Routes;
-use crate::store::MemoryStore;
 use crate::store::guarded::{Breaker, Guarded};
+use crate::store::{MemoryStore, Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::telemetry::Metrics;
 use crate::tls::{ClientKeys, ClientSettings};
 
 const KEY: RecordKey = RecordKey([3; 32]);
 
 fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
+    proxy_on(upstream, Arc::new(MemoryStore::new(10)))
+}
+
+fn proxy_on(upstream: SocketAddr, store: Arc<dyn Store>) -> Arc<Proxy> {
     let second = Duration::from_secs(1);
     let settings = Settings {
         upstream: UpstreamSettings {
@@ -61,10 +66,50 @@ fn proxy(upstream: SocketAddr) -> Arc<Proxy> {
         None,
     );
     let breaker = Breaker::new(second, metrics);
-    Proxy::new(
-        shared,
-        Guarded::new(Arc::new(MemoryStore::new(10)), breaker),
-    )
+    Proxy::new(shared, Guarded::new(store, breaker))
+}
+
+/// A store that says nothing to the first claim, which is still under way.
+#[derive(Debug)]
+struct Silent(MemoryStore, AtomicBool);
+
+impl Store for Silent {
+    fn apply(&self, key: RecordKey, operation: Operation) -> StoreFuture<'_, Outcome> {
+        let is_claim = matches!(operation, Operation::Claim(_));
+        if is_claim && !self.1.swap(true, Ordering::Relaxed) {
+            let error = StoreError::maybe_sent(StoreErrorKind::Internal, "no reply");
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.0.apply(key, operation)
+    }
+
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        self.0.ping()
+    }
+
+    fn listen(&self, key: RecordKey) -> StoreFuture<'_, ()> {
+        self.0.listen(key)
+    }
+
+    fn unlisten(&self, key: RecordKey) {
+        self.0.unlisten(key);
+    }
+}
+
+/// What the request of these tests claims.
+fn the_claim() -> Claim {
+    let policy = Policy::default();
+    Claim {
+        owner: Owner([1; 16]),
+        fingerprint: Fingerprint {
+            profile: 0,
+            digest: [0; 32],
+            parts: Vec::new().into(),
+        },
+        lease: policy.lease,
+        retention: policy.unresolved_ttl,
+        waited: false,
+    }
 }
 
 /// A POST that claims `KEY` and is executed.
@@ -78,17 +123,7 @@ async fn execute(proxy: &Arc<Proxy>) -> Reply {
     let policy = Policy::default();
     let reply = start(Job {
         proxy: proxy.clone(),
-        claim: Claim {
-            owner: Owner([1; 16]),
-            fingerprint: Fingerprint {
-                profile: 0,
-                digest: [0; 32],
-                parts: Vec::new().into(),
-            },
-            lease: policy.lease,
-            retention: policy.unresolved_ttl,
-            waited: false,
-        },
+        claim: the_claim(),
         route: Arc::new(Route {
             name: "test".into(),
             policy,
@@ -168,4 +203,30 @@ async fn a_request_handed_back_three_times_was_not_sent() {
     };
     let why = FailedWhy::NotSent;
     assert_eq!(held.record.state, State::Failed { why });
+}
+
+/// Law 2, twice at once: a record remembers one withdrawn claim only.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawn_claim_that_arrives_after_all_is_withdrawn_again() {
+    let silent = Arc::new(Silent(MemoryStore::new(10), AtomicBool::new(false)));
+    let proxy = proxy_on(([127, 0, 0, 1], 1).into(), silent.clone());
+    let reply = execute(&proxy).await;
+    assert!(matches!(reply, Reply::StoreDown(_)), "{reply:?}");
+    let state = async || match silent.apply(KEY, Operation::Read).await {
+        Ok(Outcome::Held(held)) => Some((held.record.owner, held.record.state.name())),
+        _ => None,
+    };
+    let (own, other) = (the_claim().owner, Owner([2; 16]));
+    while state().await.is_none() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(state().await, Some((own, "failed")));
+    // Another contender's withdrawal puts its own name there, and then the claim arrives.
+    let abandon = Operation::Abandon { owner: other };
+    silent.apply(KEY, abandon).await.unwrap();
+    let late = silent.apply(KEY, Operation::Claim(the_claim())).await;
+    assert!(matches!(late, Ok(Outcome::Acquired { .. })), "{late:?}");
+    assert_eq!(state().await, Some((own, "in_flight")));
+    tokio::time::sleep(the_claim().lease + Duration::from_secs(1)).await;
+    assert_eq!(state().await, Some((own, "failed")));
 }
