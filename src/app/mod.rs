@@ -141,7 +141,7 @@ impl App {
         let health_addr = local_address(Some(&health_listener))?;
         let shared = Shared::new(
             config.proxy.clone(),
-            config.store.namespace.clone(),
+            config.store.identity(),
             routes,
             metrics.clone(),
             clock,

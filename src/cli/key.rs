@@ -16,7 +16,7 @@ use crate::config::{Config, Environment};
 use crate::idempotency::key::{IdempotencyKey, parse};
 use crate::idempotency::policy::{KeyPolicy, KeySyntax};
 use crate::idempotency::record::{FailedWhy, Owner, State};
-use crate::idempotency::scope::{KeyText, ScopeValue, record_key};
+use crate::idempotency::scope::{KeyText, ScopeValue};
 use crate::idempotency::transition::{Held, OperateOn};
 use crate::idempotency::{Operation, Outcome, Policy, Record, RecordKey};
 use crate::store::{OpenError, Store, StoreUrl, Stores};
@@ -284,11 +284,8 @@ fn target_key(config: &Config, target: &Target) -> Result<RecordKey, Failure> {
             "{unknown:?} is no part of this scope, or is given twice"
         )));
     }
-    Ok(record_key(
-        &config.store.namespace,
-        &scope,
-        KeyText::Key(&key),
-    ))
+    let identity = config.store.identity();
+    Ok(identity.record_key(&scope, KeyText::Key(&key)))
 }
 
 fn hex_key(text: &str) -> Option<RecordKey> {

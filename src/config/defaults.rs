@@ -57,6 +57,7 @@ impl Default for Config {
             store: store::Settings {
                 url: StoreUrl::File(PathBuf::from("retrysafe.db")),
                 namespace: "retrysafe".to_owned(),
+                secret: None,
                 timeout: Duration::from_millis(250),
                 single_replica: false,
                 allow_eviction: false,

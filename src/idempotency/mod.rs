@@ -19,6 +19,7 @@ pub mod key;
 pub mod policy;
 pub mod record;
 pub mod scope;
+pub mod secret;
 pub mod settlement;
 pub mod transition;
 
@@ -27,6 +28,7 @@ pub use fingerprint::Fingerprint;
 pub use key::IdempotencyKey;
 pub use policy::Policy;
 pub use record::{Answer, Attempt, Owner, Record, State};
-pub use scope::RecordKey;
+pub use scope::{Identity, RecordKey};
+pub use secret::Secret;
 pub use settlement::{Exchange, Settlement, settle};
 pub use transition::{Operation, Outcome, transition};

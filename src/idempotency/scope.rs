@@ -5,8 +5,10 @@
 
 use std::fmt;
 
-use super::fingerprint::{Fingerprint, Framed};
+use super::fingerprint::{Fingerprint, Framed, Subject};
 use super::key::IdempotencyKey;
+use super::policy::FingerprintPolicy;
+use super::secret::Secret;
 
 /// Names one record in a store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,8 +51,32 @@ pub enum KeyText<'a> {
     Derived(&'a Fingerprint),
 }
 
-/// The record key of a key within a namespace and scope.
-pub fn record_key(namespace: &str, scope: &[ScopeValue], key: KeyText<'_>) -> RecordKey {
+/// What makes a key one key: changing any of it forgets all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// `store.namespace`
+    pub namespace: String,
+    /// `store.secret`
+    pub secret: Option<Secret>,
+}
+
+impl Identity {
+    /// The record key of a key within a scope.
+    pub fn record_key(&self, scope: &[ScopeValue], key: KeyText<'_>) -> RecordKey {
+        let plain = plain_key(&self.namespace, scope, key);
+        RecordKey(match &self.secret {
+            None => plain,
+            Some(secret) => secret.over(&plain),
+        })
+    }
+
+    /// The fingerprint of a request under the settings of its route.
+    pub fn fingerprint(&self, subject: Subject<'_>, policy: &FingerprintPolicy) -> Fingerprint {
+        Fingerprint::of(subject, policy, self.secret.as_ref())
+    }
+}
+
+fn plain_key(namespace: &str, scope: &[ScopeValue], key: KeyText<'_>) -> [u8; 32] {
     let mut framed = Framed::new();
     framed.push(b"retrysafe record key 1");
     framed.push(namespace.as_bytes());
@@ -69,12 +95,19 @@ pub fn record_key(namespace: &str, scope: &[ScopeValue], key: KeyText<'_>) -> Re
             framed.push(&fingerprint.digest);
         }
     }
-    RecordKey(framed.finish())
+    framed.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn record_key(namespace: &str, scope: &[ScopeValue], key: KeyText<'_>) -> RecordKey {
+        let namespace = namespace.to_owned();
+        let secret = None;
+        Identity { namespace, secret }.record_key(scope, key)
+    }
+
     use crate::idempotency::key::plain;
     use crate::idempotency::policy::KeyPolicy;
 
@@ -120,6 +153,23 @@ mod tests {
         let known = record_key("retrysafe", &[], KeyText::Key(&key("abc")));
         assert_eq!(known.short().len(), 12);
         assert_eq!(known.to_string(), KNOWN);
+    }
+
+    #[test]
+    fn with_a_secret_it_is_another_and_one_only() {
+        let with = |secret: Option<&[u8]>| {
+            let identity = Identity {
+                namespace: "retrysafe".to_owned(),
+                secret: secret.and_then(Secret::new),
+            };
+            identity
+                .record_key(&[], KeyText::Key(&key("abc")))
+                .to_string()
+        };
+        assert_eq!(with(None), KNOWN);
+        let (one, other) = (with(Some(&[1; 32])), with(Some(&[2; 32])));
+        assert_eq!(one, with(Some(&[1; 32])));
+        assert!(one != KNOWN && other != KNOWN && one != other);
     }
 
     const KNOWN: &str = "55f3e29d7050343ac3a4a800c5196c6e02433946ff411fe62eb3277685acebe1";

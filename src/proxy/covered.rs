@@ -19,7 +19,7 @@ use super::{request, rewrite};
 use crate::idempotency::fingerprint::Subject;
 use crate::idempotency::key::{self, KeyError};
 use crate::idempotency::policy::{KeyPolicy, KeyUpstream, MissingKey};
-use crate::idempotency::scope::{KeyText, ScopeValue, record_key};
+use crate::idempotency::scope::{KeyText, ScopeValue};
 use crate::idempotency::{Fingerprint, IdempotencyKey, RecordKey, json};
 use crate::routes::Route;
 
@@ -151,12 +151,13 @@ impl Proxy {
             headers: &head.headers,
             body: &body,
         };
-        let fingerprint = Fingerprint::of(subject, &policy.fingerprint);
+        let identity = &self.shared.identity;
+        let fingerprint = identity.fingerprint(subject, &policy.fingerprint);
         let (text, ttl) = match &found {
             Found::Key(key) | Found::Minted(Minted { key, .. }) => (KeyText::Key(key), policy.ttl),
             _ => (KeyText::Derived(&fingerprint), policy.key.derive_window),
         };
-        let key = record_key(&self.shared.namespace, scope, text);
+        let key = identity.record_key(scope, text);
         let unary = call::is_unary(head, policy);
         let preferred_wait = super::waiting::preferred_wait(&head.headers);
         self.rewrite(&mut arrival);

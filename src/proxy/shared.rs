@@ -12,6 +12,7 @@ use super::rewrite::imf_fixdate;
 use super::upstream::{Pool, connect};
 use super::waiting::WaitingRoom;
 use crate::clock::Clock;
+use crate::idempotency::Identity;
 use crate::idempotency::record::UnknownWhy;
 use crate::routes::Routes;
 use crate::store::Store;
@@ -26,7 +27,7 @@ pub struct Shared {
     /// Limits and addresses.
     pub settings: Settings,
     /// R8.
-    pub namespace: String,
+    pub identity: Identity,
     /// R2.
     pub routes: Routes,
     /// All metrics.
@@ -60,7 +61,7 @@ impl Shared {
     /// Puts the process's parts together.
     pub fn new(
         settings: Settings,
-        namespace: String,
+        identity: Identity,
         routes: Routes,
         metrics: Arc<Metrics>,
         clock: Arc<dyn Clock>,
@@ -82,7 +83,7 @@ impl Shared {
             drop(metrics.not_kept.get_or_create(&Label([("reason", reason)])));
         }
         Arc::new(Self {
-            namespace,
+            identity,
             routes,
             clock,
             waiting: WaitingRoom::new(metrics.clone()),

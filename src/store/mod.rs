@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::idempotency::{Operation, Outcome, RecordKey};
+use crate::idempotency::{Identity, Operation, Outcome, RecordKey, Secret};
 use crate::tls::ClientSettings;
 
 pub use self::redis::RedisStores;
@@ -158,8 +158,20 @@ pub struct Settings {
     pub allow_eviction: bool,
     /// `memory:` and `file:`: records at most; beyond it claims are refused.
     pub max_records: u64,
+    /// R8: what hashes are keyed with.
+    pub secret: Option<Secret>,
     /// `[store.tls]`, for a store that is reached over TLS.
     pub tls: ClientSettings,
+}
+
+impl Settings {
+    /// R8: what makes a key one key.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            namespace: self.namespace.clone(),
+            secret: self.secret.clone(),
+        }
+    }
 }
 
 /// A store's address.

@@ -198,7 +198,7 @@ fn the_examples_of_the_shipped_file_are_valid() {
     for (index, line) in text.lines().enumerate() {
         let example = line
             .strip_prefix("#e ")
-            .filter(|rest| !rest.starts_with("url"));
+            .filter(|rest| !rest.starts_with("url") && !rest.starts_with("secret"));
         used += usize::from(example.is_some());
         lines.insert(index, example.unwrap_or(line));
     }

@@ -27,6 +27,7 @@ mod passthrough;
 mod redis_faults;
 mod refusals;
 mod replicas;
+mod secrets;
 mod sizes;
 mod store_contract;
 mod streams;

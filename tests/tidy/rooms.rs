@@ -68,7 +68,7 @@ const WORKERS: &[&str] = &[
 #[rustfmt::skip]
 const ROOMS: &[Room] = &[
     Room { name: "idempotency", names: Some(&[]), never: IMPURE,
-        outside: &["bytes", "http", "serde", "serde_json", "serde_json_canonicalizer", "sha2", "thiserror"] },
+        outside: &["bytes", "hmac", "http", "serde", "serde_json", "serde_json_canonicalizer", "sha2", "thiserror"] },
     Room { name: "routes", names: Some(&["idempotency"]), never: IMPURE,
         outside: &["http", "thiserror"] },
     Room { name: "clock", names: Some(&[]), never: &["async"],
@@ -105,6 +105,7 @@ const DOORS: &[(&str, &str)] = &[
     ("base64", "src/proxy/request/"),
     ("clap", "src/cli/"),
     ("h2", "src/proxy/upstream/"),
+    ("hmac", "src/idempotency/secret.rs"),
     ("httpdate", "src/proxy/rewrite.rs"),
     ("prometheus_client", "src/telemetry/metrics.rs"),
     ("redb", "src/store/file/"),

@@ -36,10 +36,15 @@ pub(super) fn overlay(env: &Environment, values: &mut Values, sink: &mut Sink<'_
             None => report(name, sink),
         }
     }
-    // A url from the environment overrides the file's, however that one was given.
-    if set.iter().any(|(path, _)| path.starts_with("store.url")) {
-        values.remove("store.url");
-        values.remove("store.url_file");
+    // What comes from the environment overrides the file's, however that one was given.
+    for (value, file) in [
+        ("store.url", "store.url_file"),
+        ("store.secret", "store.secret_file"),
+    ] {
+        if set.iter().any(|(path, _)| *path == value || *path == file) {
+            values.remove(value);
+            values.remove(file);
+        }
     }
     values.extend(set);
 }

@@ -211,6 +211,18 @@ pub(super) const PROCESS: &[Key] = &[
         "Part of every record key. Another namespace is an empty store. 1 to 64 of A-Z a-z 0-9 . _ -",
     ),
     key(
+        "store.secret",
+        Kind::Text("secret"),
+        "",
+        "Record keys and fingerprints are HMACs under it. 32 characters or more; another one forgets every key.",
+    ),
+    key(
+        "store.secret_file",
+        Kind::Text("path"),
+        "",
+        "A file that holds the secret, instead of `secret`. One line break at its end is ignored.",
+    ),
+    key(
         "store.timeout",
         Kind::Duration,
         r#""250ms""#,
@@ -325,11 +337,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
     ),
     not_yet("store.cache_ttl", "remove it; nothing is cached"),
     not_yet("store.wait_replicas", "remove it"),
-    not_yet("store.secret", "remove it; record keys are plain SHA-256"),
-    not_yet(
-        "store.secret_file",
-        "remove it; record keys are plain SHA-256",
-    ),
     not_yet(
         "store.encryption",
         "remove it; records are stored as they are, so guard the store",

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::headers::is_method_override;
 use super::json;
 use super::policy::{BodyMode, FingerprintPolicy};
+use super::secret::Secret;
 
 /// Version of the framing below. A new number is a new profile.
 const VERSION: u8 = 1;
@@ -102,9 +103,19 @@ pub enum Comparison {
 }
 
 impl Fingerprint {
-    /// Hashes a request under the settings of its route.
-    pub fn of(subject: Subject<'_>, policy: &FingerprintPolicy) -> Self {
-        let parts = parts(subject, policy);
+    /// Hashes a request under the settings of its route, with the secret if there is one.
+    pub(super) fn of(
+        subject: Subject<'_>,
+        policy: &FingerprintPolicy,
+        secret: Option<&Secret>,
+    ) -> Self {
+        let mut parts = parts(subject, policy);
+        if let Some(secret) = secret {
+            for (part, full) in &mut parts {
+                *full = full.map(|full| secret.over(&full));
+                part.digest = full.map(|full| short(&full));
+            }
+        }
         let mut profile = Framed::new();
         profile.push(&[VERSION]);
         let mut whole = Framed::new();
@@ -210,11 +221,7 @@ fn parts(subject: Subject<'_>, policy: &FingerprintPolicy) -> Vec<Hashed> {
 }
 
 fn part(kind: PartKind, name: &str, full: Option<[u8; 32]>) -> Hashed {
-    let digest = full.map(|full| {
-        let mut short = [0; 16];
-        short.copy_from_slice(full.split_at(16).0);
-        short
-    });
+    let digest = full.map(|full| short(&full));
     (
         Part {
             kind,
@@ -223,6 +230,12 @@ fn part(kind: PartKind, name: &str, full: Option<[u8; 32]>) -> Hashed {
         },
         full,
     )
+}
+
+fn short(full: &[u8; 32]) -> [u8; 16] {
+    let mut short = [0; 16];
+    short.copy_from_slice(full.split_at(16).0);
+    short
 }
 
 fn body(body: &[u8], policy: &FingerprintPolicy) -> Option<Hashed> {

@@ -37,7 +37,7 @@ fn of(sent: &Sent, policy: &FingerprintPolicy) -> Fingerprint {
         headers: &headers,
         body: sent.body.as_bytes(),
     };
-    Fingerprint::of(subject, policy)
+    Fingerprint::of(subject, policy, None)
 }
 
 fn compare(one: &Sent, other: &Sent) -> Comparison {

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::clock::SystemClock;
 use crate::idempotency::record::{FailedWhy, Owner, State};
-use crate::idempotency::{Fingerprint, Outcome, Policy};
+use crate::idempotency::{Fingerprint, Identity, Outcome, Policy};
 use crate::proxy::settings::{
     HostHeader, HostPort, Settings, Underscores, UpstreamSettings, UpstreamUrl,
 };
@@ -57,14 +57,11 @@ fn proxy_on(upstream: SocketAddr, store: Arc<dyn Store>) -> Arc<Proxy> {
     let metrics = Arc::new(Metrics::new());
     let routes = Routes::new(Policy::default(), Vec::new()).unwrap();
     let clock = Arc::new(SystemClock);
-    let shared = Shared::new(
-        settings,
-        "test".into(),
-        routes,
-        metrics.clone(),
-        clock,
-        None,
-    );
+    let identity = Identity {
+        namespace: "test".into(),
+        secret: None,
+    };
+    let shared = Shared::new(settings, identity, routes, metrics.clone(), clock, None);
     let breaker = Breaker::new(second, metrics);
     Proxy::new(shared, Guarded::new(store, breaker))
 }

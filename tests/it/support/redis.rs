@@ -282,6 +282,7 @@ pub fn settings(server: &Redis) -> Settings {
     Settings {
         url: StoreUrl::Redis(server.url()),
         namespace: "test".to_owned(),
+        secret: None,
         timeout: Duration::from_secs(10),
         single_replica: false,
         allow_eviction: false,
