@@ -48,11 +48,7 @@ mod tests {
     fn it_is_hmac_sha_256() {
         // RFC 4231 has no message of 32 octets; this pair is from another implementation.
         let secret = Secret::new(&[0x0b; 32]).unwrap();
-        let hex: String = secret
-            .over(&[0; 32])
-            .iter()
-            .map(|octet| format!("{octet:02x}"))
-            .collect();
+        let hex = crate::idempotency::RecordKey(secret.over(&[0; 32])).to_string();
         assert_eq!(hex, KNOWN);
         assert!(Secret::new(&[1; 31]).is_none());
         assert_eq!(format!("{secret:?}"), "Secret(***)");
