@@ -24,6 +24,7 @@ pub mod lease;
 pub mod memory;
 mod open;
 pub mod redis;
+pub mod vault;
 
 use std::fmt;
 use std::future::Future;
@@ -41,6 +42,7 @@ pub use self::redis::RedisStores;
 pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use open::Stores;
+use vault::VaultSettings;
 
 /// A boxed answer of a store.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -160,6 +162,8 @@ pub struct Settings {
     pub max_records: u64,
     /// R8: what hashes are keyed with.
     pub secret: Option<Secret>,
+    /// How records are stored.
+    pub vault: VaultSettings,
     /// `[store.tls]`, for a store that is reached over TLS.
     pub tls: ClientSettings,
 }

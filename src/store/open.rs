@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::vault::Vault;
 use super::{
     FileStore, MemoryStore, OpenError, RedisStores, Settings, Store, StoreError, StoreUrl, WakeFn,
 };
@@ -36,6 +37,7 @@ impl Stores {
             StoreUrl::File(path) => Self::File(Arc::new(FileStore::open(
                 path,
                 settings.max_records,
+                Vault::new(settings.vault.clone()),
                 clock,
             )?)),
             StoreUrl::Redis(_) => Self::Redis(RedisStores::new(settings, wake)?),

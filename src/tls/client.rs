@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::crypto::ring;
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{AlertDescription, ClientConfig, RootCertStore};
@@ -184,7 +184,7 @@ impl Side for ClientSettings {
     }
 
     fn judge(&self, contents: &Contents) -> Judged<Offers> {
-        let provider = Arc::new(ring::default_provider());
+        let provider = Arc::new(default_provider());
         let keys = self.keys;
         let roots = match &self.ca_file {
             Some(_) => contents.roots(keys.ca).map_err(|found| vec![found]),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::ParsedCertificate;
@@ -122,9 +123,7 @@ pub(super) fn out_of_date(certified: &CertifiedKey, file: TlsFile, peers: &str) 
         &RootCertStore::empty(),
         &[],
         UnixTime::now(),
-        ring::default_provider()
-            .signature_verification_algorithms
-            .all,
+        default_provider().signature_verification_algorithms.all,
     );
     let Err(Error::InvalidCertificate(error)) = result else {
         return None;

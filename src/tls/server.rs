@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use rustls::crypto::ring;
+use rustls::crypto::ring::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::SingleCertAndKey;
@@ -76,7 +76,7 @@ impl Side for ServerSettings {
     }
 
     fn judge(&self, contents: &Contents) -> Judged<ServerConfig> {
-        let provider = Arc::new(ring::default_provider());
+        let provider = Arc::new(default_provider());
         let pair = contents.pair(CERTIFICATE, KEY, &provider);
         let roots = self.client_ca_file.as_ref();
         let roots = roots.map(|_| contents.roots(CLIENT_CA)).transpose();

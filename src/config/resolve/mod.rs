@@ -1,6 +1,6 @@
 //! From named values to [`Config`]: each value that was written replaces a default.
 //!
-//! Invariant: every key of `schema/` is read exactly here or in `policy.rs`, `routes.rs` and `tls.rs`; what
+//! Invariant: every key of `schema/` is read exactly here or in `policy.rs`, `routes.rs`, `tls.rs` and `vault.rs`; what
 //! cannot be read keeps its default and is remembered as failed, so that no check builds on it.
 //!
 //! Deliberately absent: rules about two values together (`checks/`).
@@ -8,6 +8,7 @@
 mod policy;
 mod routes;
 mod tls;
+mod vault;
 
 use super::Config;
 use super::diagnostic::Sink;
@@ -69,6 +70,7 @@ pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<
     tls::upstream(&mut reader, &mut config);
     store(&mut reader, &mut config);
     tls::store(&mut reader, &mut config);
+    vault::vault(&mut reader, &mut config);
     health_and_log(&mut reader, &mut config);
     policy::base(&mut reader, &mut config.policy);
     config.routes = routes::routes(document, &config.policy, &mut reader);

@@ -247,6 +247,24 @@ pub(super) const PROCESS: &[Key] = &[
         "Records in a `memory:` or `file:` store; beyond it claims are refused.",
     ),
     key(
+        "store.compress_above",
+        Kind::Size,
+        "",
+        "Records from this size on are compressed (LZ4). Without it none is. Of no use where answers come compressed.",
+    ),
+    key(
+        "store.encryption.key_file",
+        Kind::Text("path"),
+        "",
+        "Records are sealed under the first key of this file and opened by any of them: 32 octets in base64 on each line.",
+    ),
+    key(
+        "store.encryption.accept_plaintext",
+        Kind::Boolean,
+        "false",
+        "Records that are not sealed are read too: while they are still there, after sealing was switched on.",
+    ),
+    key(
         "store.tls.ca_file",
         Kind::Text("path"),
         "",
@@ -337,10 +355,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
     ),
     not_yet("store.cache_ttl", "remove it; nothing is cached"),
     not_yet("store.wait_replicas", "remove it"),
-    not_yet(
-        "store.encryption",
-        "remove it; records are stored as they are, so guard the store",
-    ),
     not_yet(
         "jwt",
         "remove it; scopes take `header:NAME` or `basic:user`",

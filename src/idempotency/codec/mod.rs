@@ -11,10 +11,13 @@
 //! 54..     sections: tag (1), length (4), octets; an unknown tag is skipped
 //! ```
 //!
+//! Version 2 (`wrapped.rs`) has the same head and one section around all others.
+//!
 //! The head stands at fixed places because the Redis scripts read it. When a record ends is not in
 //! it: that is the store's. R25: what cannot be read is an error, never "absent".
 
 mod read;
+pub mod wrapped;
 
 use std::time::Duration;
 
@@ -59,6 +62,15 @@ pub enum Unreadable {
     /// The octets are not those that were written.
     #[error("checksum mismatch")]
     Checksum,
+    /// In the clear, where everything is sealed.
+    #[error("not sealed")]
+    NotSealed,
+    /// Sealed under a key that is not in the key file.
+    #[error("sealed under an unknown key")]
+    UnknownKey,
+    /// Sealed, and not by the key it names, or for another record.
+    #[error("the seal does not fit")]
+    Seal,
     /// A part is missing or makes no sense.
     #[error("malformed {0}")]
     Malformed(&'static str),

@@ -92,7 +92,7 @@ impl Sections {
 pub(super) struct Reader(pub(super) Bytes);
 
 impl Reader {
-    fn take(&mut self, length: usize) -> Result<Bytes, Unreadable> {
+    pub(super) fn take(&mut self, length: usize) -> Result<Bytes, Unreadable> {
         if self.0.len() < length {
             return Err(Unreadable::Truncated);
         }
@@ -120,7 +120,7 @@ impl Reader {
         self.array().map(u64::from_be_bytes)
     }
 
-    fn length(&mut self) -> Result<usize, Unreadable> {
+    pub(super) fn length(&mut self) -> Result<usize, Unreadable> {
         usize::try_from(self.u32()?).map_err(|_| Unreadable::Malformed("length"))
     }
 

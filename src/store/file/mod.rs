@@ -26,10 +26,12 @@ use std::thread::{Builder, JoinHandle};
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::vault::Vault;
 use super::{OpenError, Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::clock::Clock;
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use open::Opener;
+use tables::Contents;
 use writer::{Command, Done, Task, Writer};
 
 /// Commands that may wait for the writer; beyond it callers wait, within their deadline.
@@ -46,20 +48,26 @@ pub struct FileStore {
 
 impl FileStore {
     /// Opens or creates the file. The folder must exist.
-    pub fn open(path: &Path, max_records: u64, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        Self::open_with(path, open::opener(path), max_records, clock)
+    pub fn open(
+        path: &Path,
+        max_records: u64,
+        vault: Arc<Vault>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let contents = Contents { max_records, vault };
+        Self::open_with(path, open::opener(path), contents, clock)
     }
 
     fn open_with(
         path: &Path,
         opener: Opener,
-        max_records: u64,
+        contents: Contents,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
         let database = opener()?;
         let (queue, commands) = mpsc::channel(QUEUE);
         let commits = Arc::new(AtomicU64::new(0));
-        let writer = Writer::new(database, opener, max_records, clock, Arc::clone(&commits));
+        let writer = Writer::new(database, opener, contents, clock, Arc::clone(&commits));
         let writer = Builder::new()
             .name("file-store".to_owned())
             .spawn(move || writer.run(commands))

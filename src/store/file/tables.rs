@@ -6,11 +6,14 @@
 //!
 //! Deliberately absent: transactions themselves (`writer.rs`).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use redb::{ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 
 use crate::idempotency::transition::Entry;
-use crate::idempotency::{Operation, Outcome, RecordKey, codec, transition};
+use crate::idempotency::{Operation, Outcome, RecordKey, transition};
+use crate::store::vault::Vault;
 use crate::store::{StoreError, StoreErrorKind};
 
 pub(super) const RECORDS: TableDefinition<'static, &[u8; 32], &[u8]> =
@@ -20,11 +23,17 @@ const ENDS: TableDefinition<'static, (u64, &[u8; 32]), ()> = TableDefinition::ne
 /// Expired records removed in one go at most, so that no transaction grows long.
 pub(super) const SWEEP_AT_MOST: usize = 1_000;
 
+/// What the tables may hold, and how it is stored.
+pub(super) struct Contents {
+    pub(super) max_records: u64,
+    pub(super) vault: Arc<Vault>,
+}
+
 /// The open tables of one transaction.
 pub(super) struct Tables<'txn> {
     records: Table<'txn, &'static [u8; 32], &'static [u8]>,
     ends: Table<'txn, (u64, &'static [u8; 32]), ()>,
-    max_records: u64,
+    contents: &'txn Contents,
     changed: bool,
 }
 
@@ -46,12 +55,12 @@ impl<E: Into<redb::Error>> From<E> for Failure {
 impl<'txn> Tables<'txn> {
     pub(super) fn open(
         transaction: &'txn WriteTransaction,
-        max_records: u64,
+        contents: &'txn Contents,
     ) -> Result<Self, redb::Error> {
         Ok(Self {
             records: transaction.open_table(RECORDS)?,
             ends: transaction.open_table(ENDS)?,
-            max_records,
+            contents,
             changed: false,
         })
     }
@@ -75,7 +84,7 @@ impl<'txn> Tables<'txn> {
         let ended_at = stored.as_ref().map(|(ends_at, _)| *ends_at);
         let before = stored
             .filter(|(ends_at, _)| *ends_at > now)
-            .map(|(ends_at, octets)| read(ends_at, &octets))
+            .map(|(ends_at, octets)| self.read(key, ends_at, &octets))
             .transpose()
             .map_err(Failure::Operation)?;
         let (after, outcome) = transition(before.clone(), operation, now);
@@ -102,11 +111,20 @@ impl<'txn> Tables<'txn> {
         Ok(expired.len())
     }
 
+    fn read(&self, key: RecordKey, ends_at: u64, octets: &Bytes) -> Result<Entry, StoreError> {
+        let record = self.contents.vault.decode(key, octets);
+        let record = record.map_err(|error| unreadable(&error.to_string()))?;
+        Ok(Entry { record, ends_at })
+    }
+
     fn make_room(&mut self, now: u64) -> Result<(), Failure> {
-        if self.records.len()? < self.max_records || self.sweep(now, SWEEP_AT_MOST)? > 0 {
+        if self.records.len()? < self.contents.max_records || self.sweep(now, SWEEP_AT_MOST)? > 0 {
             return Ok(());
         }
-        let message = format!("the store holds {} records, its bound", self.max_records);
+        let message = format!(
+            "the store holds {} records, its bound",
+            self.contents.max_records
+        );
         let full = StoreError::not_sent(StoreErrorKind::Full, message);
         Err(Failure::Operation(full))
     }
@@ -127,9 +145,14 @@ impl<'txn> Tables<'txn> {
         key: RecordKey,
         ended_at: Option<u64>,
         entry: &Entry,
-    ) -> Result<(), redb::Error> {
+    ) -> Result<(), Failure> {
         let mut value = entry.ends_at.to_be_bytes().to_vec();
-        value.extend_from_slice(&codec::encode(&entry.record));
+        let stored = self
+            .contents
+            .vault
+            .encode(key, &entry.record)
+            .map_err(Failure::Operation)?;
+        value.extend_from_slice(&stored);
         self.records.insert(&key.0, value.as_slice())?;
         if ended_at != Some(entry.ends_at) {
             if let Some(ended_at) = ended_at {
@@ -140,11 +163,6 @@ impl<'txn> Tables<'txn> {
         self.changed = true;
         Ok(())
     }
-}
-
-fn read(ends_at: u64, octets: &Bytes) -> Result<Entry, StoreError> {
-    let record = codec::decode(octets).map_err(|error| unreadable(&error.to_string()))?;
-    Ok(Entry { record, ends_at })
 }
 
 fn unreadable(why: &str) -> StoreError {

@@ -92,7 +92,7 @@ impl Bench {
         let path = folder.path().join("store.db");
         let fault = Arc::new(AtomicU8::new(HEALTHY));
         let opener = faulty(&path, &fault);
-        let store = FileStore::open_with(&path, opener, 1_000, Arc::new(SystemClock)).unwrap();
+        let store = FileStore::open_with(&path, opener, contents(), Arc::new(SystemClock)).unwrap();
         Self {
             store,
             fault,
@@ -192,7 +192,7 @@ fn what_rests_on_a_commit_waits_for_it() {
     let opener = faulty(&folder.path().join("store.db"), &fault);
     let database = opener().unwrap();
     let commits = Arc::new(AtomicU64::new(0));
-    let mut writer = Writer::new(database, opener, 1_000, Arc::new(SystemClock), commits);
+    let mut writer = Writer::new(database, opener, contents(), Arc::new(SystemClock), commits);
     let mut run = |operations: Vec<(u8, Operation)>| {
         let mut answers = Vec::new();
         let mut batch = Vec::new();
@@ -267,7 +267,7 @@ async fn what_cannot_be_read_is_an_error_and_never_absent() {
     // Past its end it is nobody's, readable or not.
     tamper(&path, 6, &[&1_u64.to_be_bytes()[..], b"garbage"].concat());
 
-    let store = FileStore::open(&path, 1_000, Arc::new(SystemClock)).unwrap();
+    let store = FileStore::open(&path, 1_000, Vault::open(), Arc::new(SystemClock)).unwrap();
     for key in 1..=4 {
         for operation in [
             Operation::Read,
@@ -287,4 +287,11 @@ async fn what_cannot_be_read_is_an_error_and_never_absent() {
     assert!(matches!(intact, Ok(Outcome::Held(_))));
     let ended = store.apply(RecordKey([6; 32]), Operation::Read).await;
     assert_eq!(ended, Ok(Outcome::Absent));
+}
+
+fn contents() -> Contents {
+    Contents {
+        max_records: 1_000,
+        vault: Vault::open(),
+    }
 }

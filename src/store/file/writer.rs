@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::open::Opener;
-use super::tables::{Failure, SWEEP_AT_MOST, Tables};
+use super::tables::{Contents, Failure, SWEEP_AT_MOST, Tables};
 use crate::clock::Clock;
 use crate::idempotency::record::State;
 use crate::idempotency::{Operation, Outcome, RecordKey};
@@ -80,7 +80,7 @@ pub(super) struct Command {
 pub(super) struct Writer {
     file: Source,
     opener: Opener,
-    max_records: u64,
+    contents: Contents,
     clock: Arc<dyn Clock>,
     commits: Arc<AtomicU64>,
     last_now: u64,
@@ -99,14 +99,14 @@ impl Writer {
     pub(super) fn new(
         database: Database,
         opener: Opener,
-        max_records: u64,
+        contents: Contents,
         clock: Arc<dyn Clock>,
         commits: Arc<AtomicU64>,
     ) -> Self {
         Self {
             file: Source::Open(database),
             opener,
-            max_records,
+            contents,
             clock,
             commits,
             last_now: 0,
@@ -140,7 +140,7 @@ impl Writer {
         };
         let failed = match &self.file {
             Source::Failed { error, .. } => Some(error.clone()),
-            Source::Open(database) => match batch.commit(database, self.max_records, now) {
+            Source::Open(database) => match batch.commit(database, &self.contents, now) {
                 Ok(false) => None,
                 Ok(true) => {
                     self.commits.fetch_add(1, Ordering::Relaxed);
@@ -234,10 +234,15 @@ struct Batch {
 
 impl Batch {
     /// Runs everything and commits if anything changed.
-    fn commit(&mut self, database: &Database, max_records: u64, now: u64) -> Result<bool, Broken> {
+    fn commit(
+        &mut self,
+        database: &Database,
+        contents: &Contents,
+        now: u64,
+    ) -> Result<bool, Broken> {
         let transaction = database.begin_write()?;
         let changed = {
-            let mut tables = Tables::open(&transaction, max_records)?;
+            let mut tables = Tables::open(&transaction, contents)?;
             self.run(&mut tables, now)?;
             if !self.dirty.is_empty() {
                 tables.sweep(now, self.dirty.len().saturating_mul(REAPED_PER_RECORD))?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use retrysafe::clock::Clock;
 use retrysafe::idempotency::transition::Entry;
 use retrysafe::idempotency::{Operation, Outcome, RecordKey, State, transition};
+use retrysafe::store::vault::{SealingKey, Vault, VaultSettings};
 use retrysafe::store::{FileStore, MemoryStore, Store, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,6 +24,8 @@ pub(crate) enum Kind {
     Specification,
     Memory,
     File,
+    /// The same with its records compressed and sealed.
+    SealedFile,
     Redis(Flavour),
 }
 
@@ -41,10 +44,21 @@ impl Kind {
     pub(crate) fn plays(self) -> u32 {
         match self {
             Self::Specification | Self::Memory => 1_000,
-            Self::File => 100,
+            Self::File | Self::SealedFile => 100,
             Self::Redis(_) => 200,
         }
     }
+}
+
+fn vault(kind: Kind) -> Arc<Vault> {
+    if kind != Kind::SealedFile {
+        return Vault::open();
+    }
+    Vault::new(VaultSettings {
+        keys: vec![SealingKey::new([3; 32])],
+        accept_plaintext: false,
+        compress_above: Some(64),
+    })
 }
 
 /// A clock that only tests move.
@@ -98,11 +112,12 @@ impl Bench {
                 )
             }
             Kind::Memory => (Arc::new(MemoryStore::new(u64::MAX)), Time::Tokio),
-            Kind::File => {
+            Kind::File | Kind::SealedFile => {
                 let clock = Arc::new(TestClock::default());
                 let folder = tempfile::tempdir().unwrap();
                 let path = folder.path().join("store.db");
-                let store = FileStore::open(&path, u64::MAX, Arc::clone(&clock) as _).unwrap();
+                let store =
+                    FileStore::open(&path, u64::MAX, vault(kind), Arc::clone(&clock) as _).unwrap();
                 (Arc::new(store), Time::Clock(clock, folder))
             }
             Kind::Redis(flavour) => {

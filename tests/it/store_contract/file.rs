@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retrysafe::idempotency::{Outcome, RecordKey};
+use retrysafe::store::vault::Vault;
 use retrysafe::store::{Delivery, FileStore, OpenError, Store, StoreErrorKind};
 use tokio::task::JoinSet;
 
@@ -18,7 +19,7 @@ fn key(number: u64) -> RecordKey {
 }
 
 fn open(path: &Path, max_records: u64, clock: &Arc<TestClock>) -> FileStore {
-    FileStore::open(path, max_records, Arc::clone(clock) as _).unwrap()
+    FileStore::open(path, max_records, Vault::open(), Arc::clone(clock) as _).unwrap()
 }
 
 /// Claims `keys` at once.
@@ -62,7 +63,7 @@ async fn a_second_process_is_told_what_to_do() {
     let path = folder.path().join("store.db");
     let clock = Arc::new(TestClock::default());
     let store = open(&path, 100, &clock);
-    let error = FileStore::open(&path, 100, Arc::clone(&clock) as _).unwrap_err();
+    let error = FileStore::open(&path, 100, Vault::open(), Arc::clone(&clock) as _).unwrap_err();
     let OpenError::InUse(message) = error else {
         panic!("{error}");
     };
@@ -80,7 +81,7 @@ async fn what_cannot_be_a_store_is_refused_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(TestClock::default());
     let refused = |path: &Path| {
-        let error = FileStore::open(path, 100, Arc::clone(&clock) as _).unwrap_err();
+        let error = FileStore::open(path, 100, Vault::open(), Arc::clone(&clock) as _).unwrap_err();
         let OpenError::Unfit(message) = error else {
             panic!("{error}");
         };

@@ -54,6 +54,7 @@ macro_rules! for_every_store {
 for_every_store! {
     memory_store = Kind::Memory;
     file_store = Kind::File;
+    sealed_file_store = Kind::SealedFile;
     redis_store = Kind::Redis(Flavour::Installed);
     redis_62_store = Kind::Redis(Flavour::Redis62);
     valkey_store = Kind::Redis(Flavour::Valkey);

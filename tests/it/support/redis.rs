@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use redis::{Client, Connection, Value};
+use retrysafe::store::vault::VaultSettings;
 use retrysafe::store::{RedisStores, Settings, StoreUrl, WakeFn};
 use retrysafe::tls::{ClientKeys, ClientSettings};
 use tokio::time::Instant;
@@ -283,6 +284,7 @@ pub fn settings(server: &Redis) -> Settings {
         url: StoreUrl::Redis(server.url()),
         namespace: "test".to_owned(),
         secret: None,
+        vault: VaultSettings::default(),
         timeout: Duration::from_secs(10),
         single_replica: false,
         allow_eviction: false,
