@@ -161,4 +161,6 @@ fn unexpected(done: &Done) -> StoreError {
 }
 
 #[cfg(test)]
+mod sweep_tests;
+#[cfg(test)]
 mod tests;

@@ -18,7 +18,8 @@ use crate::store::{StoreError, StoreErrorKind};
 
 pub(super) const RECORDS: TableDefinition<'static, &[u8; 32], &[u8]> =
     TableDefinition::new("records");
-const ENDS: TableDefinition<'static, (u64, &[u8; 32]), ()> = TableDefinition::new("ends");
+pub(super) const ENDS: TableDefinition<'static, (u64, &[u8; 32]), ()> =
+    TableDefinition::new("ends");
 
 /// Expired records removed in one go at most, so that no transaction grows long.
 pub(super) const SWEEP_AT_MOST: usize = 1_000;
@@ -34,6 +35,8 @@ pub(super) struct Tables<'txn> {
     records: Table<'txn, &'static [u8; 32], &'static [u8]>,
     ends: Table<'txn, (u64, &'static [u8; 32]), ()>,
     contents: &'txn Contents,
+    /// Expired records removed so far.
+    swept: usize,
     changed: bool,
 }
 
@@ -61,6 +64,7 @@ impl<'txn> Tables<'txn> {
             records: transaction.open_table(RECORDS)?,
             ends: transaction.open_table(ENDS)?,
             contents,
+            swept: 0,
             changed: false,
         })
     }
@@ -95,8 +99,14 @@ impl<'txn> Tables<'txn> {
         Ok((outcome, true))
     }
 
-    /// Removes at most `limit` expired records, the oldest first.
+    /// Removes at most `limit` expired records, the oldest first, and no more in one transaction
+    /// than [`SWEEP_AT_MOST`].
     pub(super) fn sweep(&mut self, now: u64, limit: usize) -> Result<usize, redb::Error> {
+        let left = SWEEP_AT_MOST.saturating_sub(self.swept);
+        self.remove(now, limit.min(left))
+    }
+
+    fn remove(&mut self, now: u64, limit: usize) -> Result<usize, redb::Error> {
         let mut expired = Vec::new();
         for item in self.ends.range(..=(now, &[0xff; 32]))?.take(limit) {
             let (end, ()) = item.map(|(end, unit)| (end, unit.value()))?;
@@ -107,6 +117,7 @@ impl<'txn> Tables<'txn> {
             self.ends.remove((*ends_at, key))?;
             self.records.remove(key)?;
         }
+        self.swept += expired.len();
         self.changed |= !expired.is_empty();
         Ok(expired.len())
     }
@@ -118,7 +129,11 @@ impl<'txn> Tables<'txn> {
     }
 
     fn make_room(&mut self, now: u64) -> Result<(), Failure> {
-        if self.records.len()? < self.contents.max_records || self.sweep(now, SWEEP_AT_MOST)? > 0 {
+        let room = self.records.len()? < self.contents.max_records
+            || self.sweep(now, SWEEP_AT_MOST)? > 0
+            // Its own place at least.
+            || self.remove(now, 1)? > 0;
+        if room {
             return Ok(());
         }
         let message = format!(

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::open::Opener;
-use super::tables::{Contents, Failure, SWEEP_AT_MOST, Tables};
+use super::tables::{Contents, Failure, Tables};
 use crate::clock::Clock;
 use crate::idempotency::record::State;
 use crate::idempotency::{Operation, Outcome, RecordKey};
@@ -308,7 +308,7 @@ fn execute(
     match task {
         Task::Ping => Ok((Ok(Done::Alive), false)),
         Task::Sweep { limit } => {
-            let count = tables.sweep(now, limit.min(SWEEP_AT_MOST))?;
+            let count = tables.sweep(now, limit)?;
             Ok((Ok(Done::Swept(count)), count > 0))
         }
         Task::Apply { key, operation } => match tables.apply(key, operation, now) {
