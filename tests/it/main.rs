@@ -18,6 +18,7 @@ mod expectations;
 mod frames;
 mod idle;
 mod leases;
+mod ledger;
 mod limits;
 mod multiplexed;
 mod operators;
