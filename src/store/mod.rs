@@ -24,6 +24,7 @@ pub mod lease;
 pub mod memory;
 mod open;
 pub mod redis;
+pub mod tier;
 pub mod vault;
 
 use std::fmt;
