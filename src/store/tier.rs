@@ -97,7 +97,7 @@ pub struct RedisFacts {
     pub wait_replicas: u32,
 }
 
-/// What a PostgreSQL is.
+/// What a `PostgreSQL` is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresFacts {
     /// `fsync`
