@@ -37,7 +37,8 @@ use thiserror::Error;
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use crate::tls::ClientSettings;
 
-pub use self::redis::RedisStores;
+use self::redis::without_user;
+pub use self::redis::{REDIS_SCHEMES, RedisStores, WrongUrl, check_redis_url, host_and_port};
 pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use open::Stores;
@@ -169,7 +170,8 @@ pub enum StoreUrl {
     Memory,
     /// `file:PATH`
     File(PathBuf),
-    /// `redis://[user[:password]@]host[:port][/db]`, as given. Holds the password.
+    /// `redis://[user[:password]@]host[:port][/db]` and its other forms (`redis/address.rs`), as
+    /// given. Holds the password.
     Redis(String),
 }
 
@@ -177,7 +179,8 @@ impl StoreUrl {
     /// Whether it is reached over TLS.
     pub fn is_tls(&self) -> bool {
         match self {
-            Self::Memory | Self::File(_) | Self::Redis(_) => false,
+            Self::Memory | Self::File(_) => false,
+            Self::Redis(url) => url.starts_with("rediss"),
         }
     }
 }
@@ -188,11 +191,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::File(path) => write!(f, "file:{}", path.display()),
-            Self::Redis(url) => {
-                let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
-                let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
-                write!(f, "redis://{address}")
-            }
+            Self::Redis(url) => f.write_str(&without_user(url)),
         }
     }
 }

@@ -196,7 +196,7 @@ pub(super) const PROCESS: &[Key] = &[
         "store.url",
         Kind::Text("url"),
         r#""file:retrysafe.db""#,
-        "Where records are kept: `memory:`, `file:PATH` or `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.",
+        "Where records are kept: `memory:`, `file:PATH`, `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `redis+unix://[...@]/PATH[?db=DB]`, `redis+sentinel://[...@]HOST[:PORT],.../MASTER[/DB]` or `redis+cluster://[...@]HOST[:PORT],...`. `rediss` in place of `redis` is the same over TLS.",
     ),
     key(
         "store.url_file",

@@ -9,13 +9,15 @@
 //! ones; the subscription is shared by the process.
 //!
 //! Deliberately absent: the deadline around an operation and the breaker, repeating what failed,
-//! Cluster and Sentinel, TLS.
+//! Cluster and Sentinel.
 //!
 //! Read next: `operations.rs` (what is sent), `scripts.rs`, `connection.rs`.
 
+mod address;
 mod connection;
 mod errors;
 mod info;
+mod link;
 mod operations;
 mod scripts;
 mod subscription;
@@ -23,12 +25,15 @@ mod wanted;
 
 use std::sync::Arc;
 
-use redis::IntoConnectionInfo;
-
 use super::{OpenError, Settings, Store, StoreError, StoreFuture, StoreUrl, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
-use connection::{Slot, Target};
+use crate::tls::{Certificates, ClientSettings};
+use address::Way;
+pub(in crate::store) use address::without_user;
+pub use address::{REDIS_SCHEMES, WrongUrl, check_redis_url, host_and_port};
+use connection::Slot;
 use info::Info;
+use link::{Access, End, Target};
 use scripts::Scripts;
 use subscription::Subscription;
 
@@ -39,6 +44,7 @@ pub struct RedisStores {
     /// For `check` alone.
     control: Slot,
     allow_eviction: bool,
+    certificates: Option<Box<Certificates<ClientSettings>>>,
 }
 
 #[derive(Debug)]
@@ -64,18 +70,30 @@ impl RedisStores {
     /// Contacts nobody yet. `wake` is called when another process settles a key that a handle
     /// listens to.
     pub fn new(settings: &Settings, wake: WakeFn) -> Result<Self, OpenError> {
-        let target = target(settings).ok_or_else(|| {
-            OpenError::Unfit(
-                "store.url is no address of a Redis: \
-                 redis://[user[:password]@]host[:port][/database]"
-                    .to_owned(),
-            )
+        let StoreUrl::Redis(url) = &settings.url else {
+            return Err(OpenError::Unfit("store.url is no Redis".to_owned()));
+        };
+        let address = address::parse(url).map_err(|found| {
+            let WrongUrl { message, help } = found;
+            OpenError::Unfit(format!("store.url {message}: {help}"))
         })?;
-        let target = Arc::new(target);
+        let shown = settings.url.to_string();
+        let (access, certificates) = Access::new(&address, shown, settings.timeout, &settings.tls)?;
+        let access = Arc::new(access);
+        let end = match address.way {
+            Way::Server(place) => End::Server(place),
+            Way::Socket(path) => End::Socket(path),
+            Way::Sentinels { .. } | Way::Cluster(_) => {
+                let text = "store.url names sentinels or a cluster, which is not available yet";
+                return Err(OpenError::Unfit(text.to_owned()));
+            }
+        };
+        let target = Arc::new(Target { access, end });
         let prefix = prefix(&settings.namespace).into();
         Ok(Self {
             control: Slot::new(Arc::clone(&target)),
             allow_eviction: settings.allow_eviction,
+            certificates: certificates.map(Box::new),
             shared: Arc::new(Shared {
                 namespace: settings.namespace.clone(),
                 modern: Scripts::new(true),
@@ -98,7 +116,7 @@ impl RedisStores {
     /// Asks the server whether it is fit to hold records; answers warnings. At start, and then
     /// every minute.
     pub async fn check(&self) -> Result<Vec<String>, OpenError> {
-        let address = &self.shared.target.address;
+        let address = &self.shared.target.access.url;
         let said = async {
             let live = self.control.live().await?;
             let ask = redis::cmd("INFO").arg("memory").to_owned();
@@ -119,17 +137,13 @@ impl RedisStores {
 
     /// Where it is, without user and password.
     pub fn address(&self) -> &str {
-        &self.shared.target.address
+        &self.shared.target.access.url
     }
-}
 
-/// `None`: the URL is not for us.
-fn target(settings: &Settings) -> Option<Target> {
-    let StoreUrl::Redis(url) = &settings.url else {
-        return None;
-    };
-    let info = url.as_str().into_connection_info().ok()?;
-    Target::new(&info, settings.url.to_string(), settings.timeout)
+    /// Once: the certificates, to be renewed while connections are made with them.
+    pub fn take_certificates(&mut self) -> Option<Certificates<ClientSettings>> {
+        self.certificates.take().map(|files| *files)
+    }
 }
 
 /// One thread's handle.

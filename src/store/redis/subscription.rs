@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::connection::{Driver, Target};
+use super::link::{Driver, Target};
 use super::wanted::Wanted;
 use crate::idempotency::RecordKey;
 use crate::store::{StoreError, StoreErrorKind, Wake, WakeFn};
@@ -58,7 +58,7 @@ impl Subscription {
             key,
         };
         // The sender only goes away with the process.
-        match timeout(self.target.timeout, confirmed).await {
+        match timeout(self.target.access.timeout, confirmed).await {
             Ok(Ok(())) => {
                 undo.wanted = None;
                 Ok(())
@@ -159,7 +159,7 @@ impl Keeper {
             }
             Ok::<_, std::convert::Infallible>(())
         });
-        let login = self.target.login.clone();
+        let login = self.target.access.login.clone();
         let login = login.set_protocol(ProtocolVersion::RESP3);
         self.target.connect(&login, config).await
     }

@@ -253,12 +253,17 @@ impl Drop for Redis {
     }
 }
 
-fn next_addr() -> SocketAddr {
+/// The address of this test process' servers, and a port that no other of them has.
+pub fn next_addr() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    SocketAddr::from((own_ip(), NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Where all servers of this test process listen.
+pub fn own_ip() -> Ipv4Addr {
     let [high, middle, low] = [16, 8, 0].map(|shift| (std::process::id() >> shift) & 0xff);
     // Of 22 bits; never 127.0.0.1, where all others listen.
-    let ip = Ipv4Addr::from_bits((127 << 24) | ((high + 1) << 16) | (middle << 8) | low);
-    SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)))
+    Ipv4Addr::from_bits((127 << 24) | ((high + 1) << 16) | (middle << 8) | low)
 }
 
 fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -> Child {
