@@ -58,6 +58,7 @@ impl Default for Config {
                 url: StoreUrl::File(PathBuf::from("retrysafe.db")),
                 namespace: "retrysafe".to_owned(),
                 timeout: Duration::from_millis(250),
+                wait_replicas: 0,
                 single_replica: false,
                 allow_eviction: false,
                 max_records: 1_000_000,

@@ -115,6 +115,9 @@ pub enum StoreErrorKind {
     /// No room: a full memory or file store, Redis with OOM.
     #[error("full")]
     Full,
+    /// Done, and not confirmed by as many replicas as `store.wait_replicas` asks for.
+    #[error("unconfirmed")]
+    Unconfirmed,
     /// R25: there is a record and it cannot be read.
     #[error("unreadable")]
     Unreadable,
@@ -153,6 +156,8 @@ pub struct Settings {
     pub namespace: String,
     /// R24: the deadline of one store call.
     pub timeout: Duration,
+    /// Redis: replicas that must have a claim or settle before it counts.
+    pub wait_replicas: u32,
     /// `memory:` and `file:` under Kubernetes need this.
     pub single_replica: bool,
     /// Start although Redis may evict records. Loud.

@@ -217,6 +217,12 @@ pub(super) const PROCESS: &[Key] = &[
         "The deadline of one store call.",
     ),
     key(
+        "store.wait_replicas",
+        Kind::Integer,
+        "0",
+        "Redis: replicas that must have a claim or settle before it counts. What they have survives a failover to one of them.",
+    ),
+    key(
         "store.single_replica",
         Kind::Boolean,
         "false",
@@ -324,7 +330,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
         "remove it; the store answers replays itself",
     ),
     not_yet("store.cache_ttl", "remove it; nothing is cached"),
-    not_yet("store.wait_replicas", "remove it"),
     not_yet("store.secret", "remove it; record keys are plain SHA-256"),
     not_yet(
         "store.secret_file",

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::errors;
 use super::info::Info;
-use super::link::{Driver, Target};
+use super::link::{Driver, End, Target};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Replies missed in a row after which a connection is given up.
@@ -34,6 +34,7 @@ const YOUNG: Duration = Duration::from_secs(1);
 pub(super) struct Live {
     connection: MultiplexedConnection,
     driver: Driver,
+    end: End,
     /// What the server said about itself.
     pub(super) info: Info,
     silent: AtomicU32,
@@ -41,7 +42,7 @@ pub(super) struct Live {
 }
 
 /// What can come instead of a reply.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Trouble {
     /// The server's own error.
     Answered(ServerError),
@@ -87,7 +88,7 @@ impl Slot {
         let mut attempt = {
             let mut state = lock(&self.state);
             match &*state {
-                State::Live(live) if !live.driver.has_ended() => return Ok(Arc::clone(live)),
+                State::Live(live) if self.is_good(live) => return Ok(Arc::clone(live)),
                 // An attempt whose runtime went down never ends; it is not waited for.
                 State::Connecting(attempt) if attempt.has_changed().is_ok() => attempt.clone(),
                 _ => {
@@ -105,6 +106,10 @@ impl Slot {
                 "the attempt to connect to Redis was given up",
             )),
         }
+    }
+
+    fn is_good(&self, live: &Live) -> bool {
+        !live.driver.has_ended() && !self.target.has_left(&live.end)
     }
 
     fn begin(&self) -> watch::Receiver<Made> {
@@ -182,10 +187,11 @@ impl Slot {
 impl Live {
     async fn connect(target: &Target) -> Result<Self, StoreError> {
         let config = AsyncConnectionConfig::new();
-        let (connection, driver) = target.connect(&target.access.login, config).await?;
+        let (connection, driver, end) = target.connect(&target.access.login, config).await?;
         let asked = redis::cmd("INFO").arg("server").to_owned();
         let said = connection.clone().send_packed_command(&asked).await;
-        let said = said.map_err(|error| errors::not_connected(&target.shown(), &error))?;
+        let said =
+            said.map_err(|error| errors::not_connected(&target.access.shown(&end), &error))?;
         // Whom `INFO` is not allowed can work all the same; any other refusal is one of everything.
         match &said {
             Value::ServerError(error) if errors::code(error) != "NOPERM" => {
@@ -196,6 +202,7 @@ impl Live {
         Ok(Self {
             connection,
             driver,
+            end,
             info: Info::read(&said),
             silent: AtomicU32::new(0),
             born: Instant::now(),

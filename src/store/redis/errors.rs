@@ -106,6 +106,18 @@ pub(super) fn no_tls(address: &str, error: &io::Error) -> StoreError {
     StoreError::not_sent(StoreErrorKind::Unavailable, message)
 }
 
+/// Nobody of several could be asked.
+pub(super) fn no_node() -> StoreError {
+    let message = "no server of the store could be asked";
+    StoreError::not_sent(StoreErrorKind::Unavailable, message)
+}
+
+/// Written, and too few replicas have it: a failover may lose it.
+pub(super) fn unconfirmed(found: &str, wanted: u32) -> StoreError {
+    let message = format!("replicas that confirmed the write: {found} of {wanted}");
+    StoreError::maybe_sent(StoreErrorKind::Unconfirmed, message)
+}
+
 /// Something is stored that is no record.
 pub(super) fn unreadable(why: &str) -> StoreError {
     let message = format!("a stored record cannot be read: {why}");

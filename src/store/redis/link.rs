@@ -12,13 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 
 use super::address::{Address, Place, Way};
+use super::cluster::Cluster;
 use super::errors;
+use super::sentinel::Sentinels;
 use crate::store::{OpenError, StoreError, StoreErrorKind};
 use crate::tls::{Certificates, ClientSettings, Connector, Live, Offers};
 
@@ -170,26 +172,69 @@ pub(super) enum End {
     Socket(PathBuf),
 }
 
+/// How a server is found each time one is needed.
+#[derive(Debug)]
+pub(super) enum Finder {
+    Fixed(End),
+    /// The master that they name.
+    Sentinels(Arc<Sentinels>),
+    /// Any node of a cluster: another one each time.
+    AnyNode(Arc<Cluster>),
+}
+
 /// A server, and how to speak to it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Target {
     pub(super) access: Arc<Access>,
-    pub(super) end: End,
+    pub(super) finder: Finder,
 }
 
 impl Target {
-    /// Connects and logs in.
+    /// Finds the server, connects and logs in.
     pub(super) async fn connect(
         &self,
         login: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
-    ) -> Result<(MultiplexedConnection, Driver), StoreError> {
-        self.access.connect(&self.end, login, config).await
+    ) -> Result<(MultiplexedConnection, Driver, End), StoreError> {
+        let end = match &self.finder {
+            Finder::Fixed(end) => end.clone(),
+            Finder::Sentinels(sentinels) => End::Server(sentinels.master().await?),
+            Finder::AnyNode(cluster) => End::Server(cluster.next().ok_or_else(errors::no_node)?),
+        };
+        let (connection, driver) = self.access.connect(&end, login, config).await?;
+        if matches!(self.finder, Finder::Sentinels(_)) {
+            self.is_master(&connection, &end).await?;
+        }
+        Ok((connection, driver, end))
     }
 
-    /// For messages.
-    pub(super) fn shown(&self) -> String {
-        self.access.shown(&self.end)
+    /// Whether somebody else is the server by now.
+    pub(super) fn has_left(&self, end: &End) -> bool {
+        match (&self.finder, end) {
+            (Finder::Sentinels(sentinels), End::Server(place)) => sentinels.name_another(place),
+            _ => false,
+        }
+    }
+
+    /// Sentinels may name one that was demoted, or is not promoted yet.
+    async fn is_master(
+        &self,
+        connection: &MultiplexedConnection,
+        end: &End,
+    ) -> Result<(), StoreError> {
+        let ask = redis::cmd("ROLE");
+        let said = connection.clone().send_packed_command(&ask).await;
+        let shown = self.access.shown(end);
+        match said.map_err(|error| errors::not_connected(&shown, &error))? {
+            Value::ServerError(error) => Err(errors::answered(&error)),
+            Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".into())) => {
+                Ok(())
+            }
+            _ => {
+                let message = format!("the sentinels name {shown}, which is no master now");
+                Err(StoreError::not_sent(StoreErrorKind::Unavailable, message))
+            }
+        }
     }
 }
 

@@ -14,36 +14,44 @@
 //! Read next: `operations.rs` (what is sent), `scripts.rs`, `connection.rs`.
 
 mod address;
+mod check;
+mod cluster;
+mod confirmed;
 mod connection;
 mod errors;
+mod exchange;
 mod info;
 mod link;
+mod node;
 mod operations;
+mod route;
 mod scripts;
+mod sentinel;
 mod subscription;
 mod wanted;
 
 use std::sync::Arc;
 
-use super::{OpenError, Settings, Store, StoreError, StoreFuture, StoreUrl, WakeFn};
+use super::{OpenError, Settings, Store, StoreFuture, StoreUrl, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use crate::tls::{Certificates, ClientSettings};
 use address::Way;
 pub(in crate::store) use address::without_user;
 pub use address::{REDIS_SCHEMES, WrongUrl, check_redis_url, host_and_port};
-use connection::Slot;
-use info::Info;
-use link::{Access, End, Target};
+use cluster::Cluster;
+use confirmed::Replicas;
+use link::{Access, End, Finder, Target};
+use route::Route;
 use scripts::Scripts;
+use sentinel::Sentinels;
 use subscription::Subscription;
 
 /// Records in a Redis, for one process. See the module.
 #[derive(Debug)]
 pub struct RedisStores {
     shared: Arc<Shared>,
-    /// For `check` alone.
-    control: Slot,
     allow_eviction: bool,
+    replicas: u32,
     certificates: Option<Box<Certificates<ClientSettings>>>,
 }
 
@@ -56,7 +64,20 @@ struct Shared {
     subscription: Subscription,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Finder::Sentinels(sentinels) = &self.target.finder {
+            sentinels.stop();
+        }
+    }
+}
+
 impl Shared {
+    /// In the form that such a server understands.
+    fn scripts(&self, modern: bool) -> &Scripts {
+        if modern { &self.modern } else { &self.legacy }
+    }
+
     fn channel(&self, key: RecordKey) -> String {
         format!("{}{key}", prefix(&self.namespace))
     }
@@ -80,19 +101,19 @@ impl RedisStores {
         let shown = settings.url.to_string();
         let (access, certificates) = Access::new(&address, shown, settings.timeout, &settings.tls)?;
         let access = Arc::new(access);
-        let end = match address.way {
-            Way::Server(place) => End::Server(place),
-            Way::Socket(path) => End::Socket(path),
-            Way::Sentinels { .. } | Way::Cluster(_) => {
-                let text = "store.url names sentinels or a cluster, which is not available yet";
-                return Err(OpenError::Unfit(text.to_owned()));
+        let finder = match address.way {
+            Way::Server(place) => Finder::Fixed(End::Server(place)),
+            Way::Socket(path) => Finder::Fixed(End::Socket(path)),
+            Way::Sentinels { places, master } => {
+                Finder::Sentinels(Sentinels::new(Arc::clone(&access), places, master))
             }
+            Way::Cluster(seeds) => Finder::AnyNode(Cluster::new(Arc::clone(&access), seeds)),
         };
-        let target = Arc::new(Target { access, end });
+        let target = Arc::new(Target { access, finder });
         let prefix = prefix(&settings.namespace).into();
         Ok(Self {
-            control: Slot::new(Arc::clone(&target)),
             allow_eviction: settings.allow_eviction,
+            replicas: settings.wait_replicas,
             certificates: certificates.map(Box::new),
             shared: Arc::new(Shared {
                 namespace: settings.namespace.clone(),
@@ -106,33 +127,14 @@ impl RedisStores {
 
     /// A handle with connections of its own. Each runtime thread takes one and keeps it there.
     pub fn handle(&self) -> Arc<dyn Store> {
+        let replicas = self.replicas;
+        let timeout = self.shared.target.access.timeout;
+        let wait = (replicas > 0).then(|| Replicas::new(replicas, timeout));
         Arc::new(RedisStore {
-            small: Slot::new(Arc::clone(&self.shared.target)),
-            large: Slot::new(Arc::clone(&self.shared.target)),
+            route: Route::new(&self.shared.target, wait),
+            replicas,
             shared: Arc::clone(&self.shared),
         })
-    }
-
-    /// Asks the server whether it is fit to hold records; answers warnings. At start, and then
-    /// every minute.
-    pub async fn check(&self) -> Result<Vec<String>, OpenError> {
-        let address = &self.shared.target.access.url;
-        let said = async {
-            let live = self.control.live().await?;
-            let ask = redis::cmd("INFO").arg("memory").to_owned();
-            let said = self.control.command(&live, &ask).await?;
-            Ok::<_, StoreError>(Info {
-                version: live.info.version,
-                ..Info::read(&said)
-            })
-        };
-        match said.await {
-            Ok(info) => info.fit(address, self.allow_eviction),
-            Err(error) => Err(OpenError::Unreachable(format!(
-                "the store at {address} cannot be asked: {}",
-                error.message
-            ))),
-        }
     }
 
     /// Where it is, without user and password.
@@ -150,8 +152,9 @@ impl RedisStores {
 #[derive(Debug)]
 struct RedisStore {
     shared: Arc<Shared>,
-    small: Slot,
-    large: Slot,
+    route: Route,
+    /// `store.wait_replicas`
+    replicas: u32,
 }
 
 impl Store for RedisStore {
@@ -160,11 +163,7 @@ impl Store for RedisStore {
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move {
-            let live = self.small.live().await?;
-            self.small.command(&live, &redis::cmd("PING")).await?;
-            Ok(())
-        })
+        Box::pin(self.route.ping())
     }
 
     fn listen(&self, key: RecordKey) -> StoreFuture<'_, ()> {

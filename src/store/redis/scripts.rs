@@ -49,7 +49,8 @@ if string.sub(head, 3, 18) ~= ARGV[1] then return -1 end
 local state = string.byte(head, 2)
 local rank = 2
 if state == 1 then rank = 0 elseif state == 5 then rank = 1 end
-if rank < tonumber(ARGV[2]) then redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4]) end
+if rank >= tonumber(ARGV[2]) then return 2 end
+redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
 return 0
 ";
 
@@ -85,10 +86,19 @@ end
 return 1
 ";
 
+/// A write that changes nothing: the end stays where it is.
+const TOUCH: &str = "
+local left = redis.call('PTTL', KEYS[1])
+if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
+return 0
+";
+
 /// Answers of the scripts.
 pub(super) mod answer {
-    /// Done, or done before.
+    /// Done; a renewal: or done before.
     pub(in crate::store::redis) const STORED: i64 = 0;
+    /// Done before: nothing was written.
+    pub(in crate::store::redis) const DONE: i64 = 2;
     /// Written although it was absent; for `swap`: written.
     pub(in crate::store::redis) const WRITTEN: i64 = 1;
     /// Another owner's, or gone.
@@ -124,6 +134,7 @@ pub(super) struct Scripts {
     pub(super) claim: Script,
     pub(super) settle: Script,
     pub(super) renew: Script,
+    pub(super) touch: Script,
     /// A new lease: refused when memory is full.
     pub(super) take: Script,
     /// Anything else that replaces a record as seen.
@@ -141,6 +152,7 @@ impl Scripts {
             claim: Script::new(plain, &[CLAIM]),
             settle: Script::new(allow_oom, &[HEAD, SETTLE]),
             renew: Script::new(allow_oom, &[HEAD, RENEW]),
+            touch: Script::new(allow_oom, &[TOUCH]),
             take: Script::new(plain, &[HEAD, SWAP]),
             replace: Script::new(allow_oom, &[HEAD, SWAP]),
         }

@@ -288,6 +288,7 @@ pub fn settings(server: &Redis) -> Settings {
         url: StoreUrl::Redis(server.url()),
         namespace: "test".to_owned(),
         timeout: Duration::from_secs(10),
+        wait_replicas: 0,
         single_replica: false,
         allow_eviction: false,
         max_records: u64::MAX,
