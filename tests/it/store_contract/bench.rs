@@ -8,10 +8,11 @@ use std::time::Duration;
 use retrysafe::clock::Clock;
 use retrysafe::idempotency::transition::Entry;
 use retrysafe::idempotency::{Operation, Outcome, RecordKey, State, transition};
-use retrysafe::store::{FileStore, MemoryStore, Store, StoreError};
+use retrysafe::store::{FileStore, MemoryStore, RedisStores, Settings, Store, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::support::redis::{Flavour, Redis, stores};
+use crate::support::redis::{Flavour, Redis, settings, settings_at, stores};
+use crate::support::redis_groups::{self, Cluster, Sentineled};
 
 /// All durations of these tests are multiples of this: a real server's own milliseconds vanish.
 pub(crate) const GRAIN: u64 = 100;
@@ -24,6 +25,11 @@ pub(crate) enum Kind {
     Memory,
     File,
     Redis(Flavour),
+    /// A master whose replica confirms what is written.
+    Confirmed,
+    /// A master that sentinels name.
+    Sentinel,
+    Cluster,
 }
 
 impl Kind {
@@ -42,7 +48,7 @@ impl Kind {
         match self {
             Self::Specification | Self::Memory => 1_000,
             Self::File => 100,
-            Self::Redis(_) => 200,
+            Self::Redis(_) | Self::Confirmed | Self::Sentinel | Self::Cluster => 200,
         }
     }
 }
@@ -79,7 +85,10 @@ pub(crate) struct Bench {
 enum Time {
     Tokio,
     Clock(Arc<TestClock>, #[expect(dead_code)] tempfile::TempDir),
-    Redis(Redis),
+    /// Servers that hold records, and whatever else belongs to them.
+    Redis(Vec<Redis>),
+    Sentinel(Sentineled),
+    Cluster(Cluster),
 }
 
 impl Bench {
@@ -107,7 +116,24 @@ impl Bench {
             }
             Kind::Redis(flavour) => {
                 let server = Redis::start_flavour(flavour, &[])?;
-                (stores(&server).handle(), Time::Redis(server))
+                (stores(&server).handle(), Time::Redis(vec![server]))
+            }
+            Kind::Confirmed => {
+                let master = redis_groups::master()?;
+                let replica = redis_groups::replica_of(master.addr())?;
+                let settings = Settings {
+                    wait_replicas: 1,
+                    ..settings(&master)
+                };
+                (open(&settings), Time::Redis(vec![master, replica]))
+            }
+            Kind::Sentinel => {
+                let group = Sentineled::start(None)?;
+                (open(&settings_at(group.url())), Time::Sentinel(group))
+            }
+            Kind::Cluster => {
+                let cluster = Cluster::start(0, &[])?;
+                (open(&settings_at(cluster.url())), Time::Cluster(cluster))
             }
         };
         Some(Self {
@@ -143,7 +169,13 @@ impl Bench {
         match &self.time {
             Time::Tokio => tokio::time::advance(by).await,
             Time::Clock(clock, _) => clock.advance(by),
-            Time::Redis(server) => shorten(server, seconds),
+            Time::Redis(servers) => shorten(&servers[0], seconds),
+            Time::Sentinel(group) => shorten(&group.servers[0], seconds),
+            Time::Cluster(cluster) => {
+                for node in cluster.masters() {
+                    shorten(node, seconds);
+                }
+            }
         }
     }
 
@@ -151,6 +183,11 @@ impl Bench {
     pub(crate) fn now(&self) -> u64 {
         self.elapsed.load(Ordering::Relaxed)
     }
+}
+
+fn open(settings: &Settings) -> Arc<dyn Store> {
+    let stores = RedisStores::new(settings, Arc::new(|_| {})).unwrap();
+    stores.handle()
 }
 
 /// A server's clock cannot be moved; what every key has left can.

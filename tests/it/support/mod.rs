@@ -2,7 +2,9 @@
 
 pub mod authority;
 pub mod client;
+pub mod cut;
 pub mod redis;
+pub mod redis_groups;
 pub mod sidecar;
 pub mod tls_front;
 pub mod upstream;

@@ -30,7 +30,8 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    fn binary(self) -> Option<PathBuf> {
+    /// Its binary; `None`, and a line that says so, without one.
+    pub fn path(self) -> Option<PathBuf> {
         let variable = match self {
             Self::Installed => return installed(),
             Self::Redis62 => "RETRYSAFE_TEST_REDIS62",
@@ -79,7 +80,7 @@ impl Redis {
     }
 
     pub fn start_flavour(flavour: Flavour, arguments: &[&str]) -> Option<Self> {
-        let binary = flavour.binary()?;
+        let binary = flavour.path()?;
         let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -284,8 +285,13 @@ fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -
 
 /// Settings for this server, with a deadline that no healthy server misses.
 pub fn settings(server: &Redis) -> Settings {
+    settings_at(server.url())
+}
+
+/// The same for whatever `url` names.
+pub fn settings_at(url: String) -> Settings {
     Settings {
-        url: StoreUrl::Redis(server.url()),
+        url: StoreUrl::Redis(url),
         namespace: "test".to_owned(),
         timeout: Duration::from_secs(10),
         wait_replicas: 0,

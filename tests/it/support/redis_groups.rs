@@ -1,0 +1,333 @@
+//! Several Redis servers that belong together: a master with replicas, sentinels over them, a
+//! cluster.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use redis::Value;
+
+use super::eventually;
+use super::redis::{Flavour, Redis, next_addr, own_ip};
+
+/// A master and one replica, which hears of it at `master` or through a link.
+pub fn replica_of(master: SocketAddr) -> Option<Redis> {
+    let (ip, port) = (master.ip().to_string(), master.port().to_string());
+    let own = own_ip().to_string();
+    let arguments = ["--replicaof", &ip, &port, "--replica-announce-ip", &own];
+    let replica = Redis::start(&arguments)?;
+    eventually("the replica has caught up", || {
+        replica.info("master_link_status") == "up"
+    });
+    Some(replica)
+}
+
+/// A master that passes its memory on at once.
+pub fn master() -> Option<Redis> {
+    let own = own_ip().to_string();
+    Redis::start(&[
+        "--repl-diskless-sync-delay",
+        "0",
+        "--replica-announce-ip",
+        &own,
+    ])
+}
+
+/// Replicas that the master counts.
+pub fn replicas_online(master: &Redis) -> usize {
+    let Value::BulkString(text) = master.cli(&["INFO", "replication"]) else {
+        panic!("INFO answers text");
+    };
+    String::from_utf8(text)
+        .unwrap()
+        .matches("state=online")
+        .count()
+}
+
+/// A sentinel's process.
+#[derive(Debug)]
+struct Sentinel {
+    addr: SocketAddr,
+    process: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// Three sentinels over a master and a replica.
+#[derive(Debug)]
+pub struct Sentineled {
+    sentinels: Vec<Sentinel>,
+    /// The first is the master at the beginning.
+    pub servers: [Redis; 2],
+    /// What the sentinels and servers demand.
+    pub password: Option<&'static str>,
+}
+
+/// What the sentinels call it.
+pub const MASTER: &str = "m";
+
+impl Sentineled {
+    /// `None` where no server is installed.
+    pub fn start(password: Option<&'static str>) -> Option<Self> {
+        let master = master()?;
+        let replica = replica_of(master.addr())?;
+        Self::over([master, replica], password)
+    }
+
+    /// Sentinels over a master and its replica.
+    pub fn over(servers: [Redis; 2], password: Option<&'static str>) -> Option<Self> {
+        let binary = Flavour::Installed.path()?;
+        let sentinels = (0..3).map(|_| sentinel(&binary, servers[0].addr(), password));
+        let group = Self {
+            sentinels: sentinels.collect(),
+            servers,
+            password,
+        };
+        eventually("the sentinels know each other and the replica", || {
+            group.sentinels.iter().all(|sentinel| {
+                let said = group.ask(sentinel.addr, &["SENTINEL", "MASTER", MASTER]);
+                let fields = fields(&said);
+                let field = |name: &str| fields.get(name).map(String::as_str);
+                field("num-other-sentinels") == Some("2")
+                    && field("num-slaves") == Some("1")
+                    && field("flags") == Some("master")
+            })
+        });
+        Some(group)
+    }
+
+    pub fn url(&self) -> String {
+        let places: Vec<_> = self
+            .sentinels
+            .iter()
+            .map(|one| one.addr.to_string())
+            .collect();
+        let user = self.password.map(|password| format!(":{password}@"));
+        let user = user.unwrap_or_default();
+        format!("redis+sentinel://{user}{}/{MASTER}", places.join(","))
+    }
+
+    /// Ends one sentinel.
+    pub fn kill_sentinel(&mut self) {
+        drop(self.sentinels.remove(0));
+    }
+
+    /// Where the sentinels say that the master is.
+    pub fn named(&self) -> Vec<SocketAddr> {
+        let named = self.sentinels.iter().map(|sentinel| {
+            let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
+            match self.ask(sentinel.addr, &ask) {
+                Value::Array(parts) => {
+                    let parts: Vec<_> = parts.iter().map(text).collect();
+                    format!("{}:{}", parts[0], parts[1]).parse().unwrap()
+                }
+                other => panic!("{other:?}"),
+            }
+        });
+        named.collect()
+    }
+
+    /// Asks for another master while the old one is well.
+    pub fn fail_over(&self) {
+        eventually("a failover begins", || {
+            let said = self.ask(self.sentinels[0].addr, &["SENTINEL", "FAILOVER", MASTER]);
+            said == Value::Okay
+        });
+    }
+
+    fn ask(&self, addr: SocketAddr, command: &[&str]) -> Value {
+        let user = self.password.map(|password| format!(":{password}@"));
+        cli_at(
+            &format!("redis://{}{addr}", user.unwrap_or_default()),
+            command,
+        )
+    }
+}
+
+fn sentinel(binary: &Path, master: SocketAddr, password: Option<&str>) -> Sentinel {
+    let folder = tempfile::tempdir().unwrap();
+    let addr = next_addr();
+    let mut lines = vec![
+        format!("port {}", addr.port()),
+        format!("bind {}", addr.ip()),
+        format!("dir {}", folder.path().display()),
+        format!(
+            "sentinel monitor {MASTER} {} {} 2",
+            master.ip(),
+            master.port()
+        ),
+        format!("sentinel down-after-milliseconds {MASTER} 600"),
+        format!("sentinel failover-timeout {MASTER} 2000"),
+    ];
+    if let Some(password) = password {
+        lines.push(format!("requirepass {password}"));
+        lines.push(format!("sentinel sentinel-pass {password}"));
+        lines.push(format!("sentinel auth-pass {MASTER} {password}"));
+    }
+    let file = folder.path().join("sentinel.conf");
+    std::fs::write(&file, lines.join("\n") + "\n").unwrap();
+    let log = std::fs::File::create(folder.path().join("sentinel.log")).unwrap();
+    let process = Command::new(binary)
+        .arg(&file)
+        .arg("--sentinel")
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let sentinel = Sentinel {
+        addr,
+        process,
+        folder,
+    };
+    eventually("the sentinel answers", || {
+        std::net::TcpStream::connect(addr).is_ok()
+    });
+    assert!(sentinel.folder.path().exists());
+    sentinel
+}
+
+fn fields(said: &Value) -> BTreeMap<String, String> {
+    match said {
+        Value::Array(parts) => parts
+            .chunks_exact(2)
+            .map(|pair| (text(&pair[0]), text(&pair[1])))
+            .collect(),
+        _ => BTreeMap::new(),
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(octets) => String::from_utf8(octets.clone()).unwrap(),
+        other => panic!("{other:?} is no text"),
+    }
+}
+
+/// One command over a connection of its own; an error is a value.
+pub fn cli_at(url: &str, command: &[&str]) -> Value {
+    let mut packed = redis::Cmd::new();
+    packed.arg(command);
+    let client = redis::Client::open(url).unwrap();
+    let answer = client
+        .get_connection_with_timeout(super::PATIENCE)
+        .and_then(|mut connection| redis::ConnectionLike::req_command(&mut connection, &packed));
+    answer.unwrap_or(Value::Nil)
+}
+
+/// A cluster of three masters, each with `replicas` replicas.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Masters first.
+    pub nodes: Vec<Redis>,
+}
+
+const MASTERS: usize = 3;
+const SLOTS: usize = 16_384;
+
+impl Cluster {
+    /// `None` where no server is installed.
+    pub fn start(replicas: usize, more: &[&str]) -> Option<Self> {
+        let mut arguments = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", "800"];
+        arguments.extend(["--repl-diskless-sync-delay", "0"]);
+        let ip = own_ip().to_string();
+        arguments.extend(["--cluster-config-file", "nodes.conf"]);
+        // Others would see where its connections come from, which is 127.0.0.1.
+        arguments.extend(["--cluster-announce-ip", &ip, "--replica-announce-ip", &ip]);
+        arguments.extend(more);
+        let count = MASTERS * (1 + replicas);
+        let nodes: Option<Vec<_>> = (0..count).map(|_| Redis::start(&arguments)).collect();
+        let cluster = Self { nodes: nodes? };
+        for (number, node) in cluster.nodes.iter().enumerate() {
+            let epoch = (number + 1).to_string();
+            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            if number < MASTERS {
+                let (first, end) = (SLOTS * number / MASTERS, SLOTS * (number + 1) / MASTERS);
+                let (first, last) = (first.to_string(), (end - 1).to_string());
+                node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            }
+            if number > 0 {
+                cluster.meet(number);
+            }
+        }
+        cluster.settled(count);
+        for number in MASTERS..count {
+            let master = cluster.id(number % MASTERS);
+            let node = &cluster.nodes[number];
+            eventually("it becomes a replica", || {
+                node.cli(&["CLUSTER", "REPLICATE", &master]) == Value::Okay
+            });
+        }
+        for node in &cluster.nodes[MASTERS..] {
+            eventually("the replica has caught up", || {
+                node.info("master_link_status") == "up"
+            });
+        }
+        cluster.settled(count);
+        Some(cluster)
+    }
+
+    fn meet(&self, number: usize) {
+        let first = self.nodes[0].addr();
+        let (ip, port) = (first.ip().to_string(), first.port().to_string());
+        let said = self.nodes[number].cli(&["CLUSTER", "MEET", &ip, &port]);
+        assert_eq!(said, Value::Okay);
+    }
+
+    /// Waits until every node that answers says that all is well among `count`.
+    pub fn settled(&self, count: usize) {
+        eventually("the cluster is well", || {
+            self.nodes.iter().all(|node| {
+                let info = cli_at(&node.url(), &["CLUSTER", "INFO"]);
+                let Value::BulkString(info) = info else {
+                    return false;
+                };
+                let info = String::from_utf8(info).unwrap();
+                let line = |text: &str| info.lines().any(|line| line.trim() == text);
+                line("cluster_state:ok")
+                    && line("cluster_size:3")
+                    && line(&format!("cluster_known_nodes:{count}"))
+            })
+        });
+    }
+
+    pub fn id(&self, number: usize) -> String {
+        text(&self.nodes[number].cli(&["CLUSTER", "MYID"]))
+    }
+
+    /// Two of the nodes are named, the others are to be found.
+    pub fn url(&self) -> String {
+        format!(
+            "redis+cluster://{},{}",
+            self.nodes[0].addr(),
+            self.nodes[1].addr()
+        )
+    }
+
+    /// The nodes that keep slots, as `number` of `nodes`.
+    pub fn masters(&self) -> Vec<&Redis> {
+        self.nodes.iter().take(MASTERS).collect()
+    }
+
+    /// Who of the first masters keeps `slot` at the beginning.
+    pub fn keeper(slot: u16) -> usize {
+        (0..MASTERS)
+            .find(|number| usize::from(slot) < SLOTS * (number + 1) / MASTERS)
+            .unwrap()
+    }
+
+    /// The slot of a key, as the servers say it.
+    pub fn slot(&self, name: &str) -> u16 {
+        match self.nodes[0].cli(&["CLUSTER", "KEYSLOT", name]) {
+            Value::Int(slot) => slot.try_into().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
