@@ -22,6 +22,7 @@ mod outages;
 mod outcomes;
 mod passthrough;
 mod redis_faults;
+mod redis_groups;
 mod refusals;
 mod replicas;
 mod store_contract;

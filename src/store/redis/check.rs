@@ -23,6 +23,7 @@ impl RedisStores {
     pub async fn check(&self) -> Result<Vec<String>, OpenError> {
         let mut warnings = Vec::new();
         let mut unreachable = None;
+        let wanted = self.replicas.as_ref().map_or(0, |replicas| replicas.wanted);
         let (masters, mut replicas) = match &self.shared.target.finder {
             Finder::Fixed(end) => (vec![end.clone()], Vec::new()),
             Finder::Sentinels(sentinels) => {
@@ -43,7 +44,7 @@ impl RedisStores {
             match self.ask(&end).await {
                 Ok(info) => {
                     warnings.extend(self.judge(&end, &info)?);
-                    warnings.extend(info.too_few(&self.shown(&end), self.replicas));
+                    warnings.extend(info.too_few(&self.shown(&end), wanted));
                     if matches!(self.shared.target.finder, Finder::Sentinels(_)) {
                         replicas.extend(info.replicas.into_iter().map(End::Server));
                     }

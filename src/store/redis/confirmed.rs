@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Pipeline, ServerError, Value};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::connection::{Live, Slot, Trouble};
 use super::errors;
@@ -26,12 +27,16 @@ use crate::store::{StoreError, StoreErrorKind};
 const QUEUE: usize = 1_024;
 /// Writes that go out together.
 const BATCH: usize = 256;
+/// Between two warnings.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// How many replicas must have a write, and how long that may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Replicas {
     pub(super) wanted: u32,
-    pub(super) within: Duration,
+    within: Duration,
+    /// When the log said last that there are too few, whoever said it.
+    said: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Replicas {
@@ -39,10 +44,22 @@ impl Replicas {
     /// its own answer in time.
     pub(super) fn new(wanted: u32, timeout: Duration) -> Self {
         let within = (timeout * 2 / 5).max(Duration::from_millis(1));
-        Self { wanted, within }
+        Self {
+            wanted,
+            within,
+            said: Arc::default(),
+        }
     }
 
-    fn command(self) -> Cmd {
+    fn say(&self, error: &StoreError) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_none_or(|at| at.elapsed() >= QUIET) {
+            *said = Some(Instant::now());
+            tracing::warn!(event = "replicas_missing", wanted = self.wanted, "{error}");
+        }
+    }
+
+    fn command(&self) -> Cmd {
         let millis = u64::try_from(self.within.as_millis()).unwrap_or(u64::MAX);
         let mut wait = redis::cmd("WAIT");
         wait.arg(self.wanted).arg(millis.max(1));
@@ -134,8 +151,7 @@ impl Confirmed {
         let (sender, asks) = mpsc::channel(QUEUE);
         let writer = Writer {
             slot: Arc::clone(&self.slot),
-            replicas: self.replicas,
-            short: false,
+            replicas: self.replicas.clone(),
         };
         tokio::spawn(writer.run(asks));
         *queue = Some(sender.clone());
@@ -147,12 +163,10 @@ impl Confirmed {
 struct Writer {
     slot: Arc<Slot>,
     replicas: Replicas,
-    /// Too few replicas answered the last time.
-    short: bool,
 }
 
 impl Writer {
-    async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
+    async fn run(self, mut asks: mpsc::Receiver<Ask>) {
         let mut batch = Vec::new();
         while asks.recv_many(&mut batch, BATCH).await > 0 {
             // Whoever has gone meanwhile wants nothing to be written.
@@ -163,7 +177,7 @@ impl Writer {
         }
     }
 
-    async fn write(&mut self, batch: Vec<Ask>) {
+    async fn write(&self, batch: Vec<Ask>) {
         let live = match self.slot.live().await {
             Ok(live) => live,
             Err(error) => {
@@ -193,7 +207,7 @@ impl Writer {
     }
 
     /// What the reply to `WAIT` says of every write before it.
-    fn judged(&mut self, said: Result<Value, Trouble>) -> Result<(), StoreError> {
+    fn judged(&self, said: Result<Value, Trouble>) -> Result<(), StoreError> {
         let wanted = self.replicas.wanted;
         let confirmed = match said {
             Ok(Value::Int(count)) if count >= i64::from(wanted) => Ok(()),
@@ -204,12 +218,8 @@ impl Writer {
                 return Err(StoreError::maybe_sent(error.kind, error.message));
             }
         };
-        if self.short != confirmed.is_err() {
-            self.short = confirmed.is_err();
-            match &confirmed {
-                Ok(()) => tracing::info!(event = "replicas_back", wanted),
-                Err(error) => tracing::warn!(event = "replicas_missing", wanted, "{error}"),
-            }
+        if let Err(error) = &confirmed {
+            self.replicas.say(error);
         }
         confirmed
     }

@@ -51,7 +51,8 @@ use subscription::Subscription;
 pub struct RedisStores {
     shared: Arc<Shared>,
     allow_eviction: bool,
-    replicas: u32,
+    /// `store.wait_replicas`
+    replicas: Option<Replicas>,
     certificates: Option<Box<Certificates<ClientSettings>>>,
 }
 
@@ -113,7 +114,8 @@ impl RedisStores {
         let prefix = prefix(&settings.namespace).into();
         Ok(Self {
             allow_eviction: settings.allow_eviction,
-            replicas: settings.wait_replicas,
+            replicas: (settings.wait_replicas > 0)
+                .then(|| Replicas::new(settings.wait_replicas, settings.timeout)),
             certificates: certificates.map(Box::new),
             shared: Arc::new(Shared {
                 namespace: settings.namespace.clone(),
@@ -127,12 +129,9 @@ impl RedisStores {
 
     /// A handle with connections of its own. Each runtime thread takes one and keeps it there.
     pub fn handle(&self) -> Arc<dyn Store> {
-        let replicas = self.replicas;
-        let timeout = self.shared.target.access.timeout;
-        let wait = (replicas > 0).then(|| Replicas::new(replicas, timeout));
         Arc::new(RedisStore {
-            route: Route::new(&self.shared.target, wait),
-            replicas,
+            route: Route::new(&self.shared.target, self.replicas.as_ref()),
+            confirms: self.replicas.is_some(),
             shared: Arc::clone(&self.shared),
         })
     }
@@ -153,8 +152,8 @@ impl RedisStores {
 struct RedisStore {
     shared: Arc<Shared>,
     route: Route,
-    /// `store.wait_replicas`
-    replicas: u32,
+    /// Whether replicas are asked.
+    confirms: bool,
 }
 
 impl Store for RedisStore {

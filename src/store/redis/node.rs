@@ -28,10 +28,11 @@ pub(super) struct Lane {
 }
 
 impl Node {
-    pub(super) fn new(target: &Arc<Target>, replicas: Option<Replicas>) -> Self {
+    pub(super) fn new(target: &Arc<Target>, replicas: Option<&Replicas>) -> Self {
         let lane = || Lane {
             plain: Slot::new(Arc::clone(target)),
-            confirmed: replicas.map(|replicas| Confirmed::new(Arc::clone(target), replicas)),
+            confirmed: replicas
+                .map(|replicas| Confirmed::new(Arc::clone(target), replicas.clone())),
         };
         Self {
             small: lane(),

@@ -95,7 +95,7 @@ impl RedisStore {
     /// An operation that found its work done has written nothing that replicas could confirm: it
     /// may have been done on another connection. So the record is written as it is.
     async fn confirm_again(&self, key: RecordKey) -> Result<(), StoreError> {
-        if self.replicas == 0 {
+        if !self.confirms {
             return Ok(());
         }
         let call = Call::new(|scripts| &scripts.touch, &[]).confirm(true);

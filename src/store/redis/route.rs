@@ -52,12 +52,12 @@ pub(super) enum Redirected {
 }
 
 impl Route {
-    pub(super) fn new(target: &Arc<Target>, replicas: Option<Replicas>) -> Self {
+    pub(super) fn new(target: &Arc<Target>, replicas: Option<&Replicas>) -> Self {
         match &target.finder {
             Finder::AnyNode(cluster) => Self::Cluster(Nodes {
                 cluster: Arc::clone(cluster),
                 access: Arc::clone(&target.access),
-                replicas,
+                replicas: replicas.cloned(),
                 met: Mutex::default(),
             }),
             _ => Self::One(Arc::new(Node::new(target, replicas))),
@@ -155,7 +155,7 @@ impl Nodes {
                     access: Arc::clone(&self.access),
                     finder: Finder::Fixed(End::Server(place.clone())),
                 };
-                let node = Arc::new(Node::new(&Arc::new(target), self.replicas));
+                let node = Arc::new(Node::new(&Arc::new(target), self.replicas.as_ref()));
                 met.insert(place.clone(), Arc::clone(&node));
                 node
             }

@@ -119,8 +119,8 @@ impl Bench {
                 (stores(&server).handle(), Time::Redis(vec![server]))
             }
             Kind::Confirmed => {
-                let master = redis_groups::master()?;
-                let replica = redis_groups::replica_of(master.addr())?;
+                let master = redis_groups::master(&[])?;
+                let replica = redis_groups::replica_of(master.addr(), &[])?;
                 let settings = Settings {
                     wait_replicas: 1,
                     ..settings(&master)

@@ -61,10 +61,10 @@ impl Link {
         self.state.cut.store(true, Ordering::SeqCst);
     }
 
-    /// New connections get through again.
+    /// New connections get through again; what was cut never goes on after a gap.
     pub fn heal(&self) {
-        self.close();
         self.state.cut.store(false, Ordering::SeqCst);
+        self.close();
     }
 
     fn close(&self) {
@@ -85,8 +85,10 @@ impl Drop for Link {
 
 fn pump(mut from: TcpStream, mut to: TcpStream, state: &State) {
     let mut octets = [0; 16 * 1024];
+    let mut spoilt = false;
     while let Ok(count @ 1..) = from.read(&mut octets) {
-        if !state.cut.load(Ordering::SeqCst) && to.write_all(&octets[..count]).is_err() {
+        spoilt |= state.cut.load(Ordering::SeqCst);
+        if !spoilt && to.write_all(&octets[..count]).is_err() {
             break;
         }
     }

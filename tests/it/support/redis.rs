@@ -114,6 +114,16 @@ impl Redis {
         format!("redis://{}", self.addr)
     }
 
+    /// With the password that it was started with.
+    fn own_url(&self) -> String {
+        let mut arguments = self.arguments.iter();
+        let found = arguments.find(|argument| *argument == "--requirepass");
+        match found.and_then(|_| arguments.next()) {
+            Some(password) => format!("redis://:{password}@{}", self.addr),
+            None => self.url(),
+        }
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -139,7 +149,7 @@ impl Redis {
     }
 
     fn connection(&self) -> redis::RedisResult<Connection> {
-        let connection = Client::open(self.url())?.get_connection_with_timeout(PATIENCE)?;
+        let connection = Client::open(self.own_url())?.get_connection_with_timeout(PATIENCE)?;
         connection.set_read_timeout(Some(PATIENCE))?;
         Ok(connection)
     }
@@ -159,7 +169,12 @@ impl Redis {
 
     /// The names of all records.
     pub fn records(&self) -> Vec<String> {
-        let Value::Array(keys) = self.cli(&["KEYS", "retrysafe:*"]) else {
+        self.records_of("retrysafe")
+    }
+
+    /// The same of another namespace.
+    pub fn records_of(&self, namespace: &str) -> Vec<String> {
+        let Value::Array(keys) = self.cli(&["KEYS", &format!("{namespace}:*")]) else {
             panic!("KEYS answers a list");
         };
         let name = |key| match key {

@@ -11,11 +11,12 @@ use redis::Value;
 use super::eventually;
 use super::redis::{Flavour, Redis, next_addr, own_ip};
 
-/// A master and one replica, which hears of it at `master` or through a link.
-pub fn replica_of(master: SocketAddr) -> Option<Redis> {
+/// A replica, which hears of its master at `master` or through a link.
+pub fn replica_of(master: SocketAddr, more: &[&str]) -> Option<Redis> {
     let (ip, port) = (master.ip().to_string(), master.port().to_string());
     let own = own_ip().to_string();
-    let arguments = ["--replicaof", &ip, &port, "--replica-announce-ip", &own];
+    let mut arguments = vec!["--replicaof", &ip, &port, "--replica-announce-ip", &own];
+    arguments.extend(more);
     let replica = Redis::start(&arguments)?;
     eventually("the replica has caught up", || {
         replica.info("master_link_status") == "up"
@@ -24,25 +25,12 @@ pub fn replica_of(master: SocketAddr) -> Option<Redis> {
 }
 
 /// A master that passes its memory on at once.
-pub fn master() -> Option<Redis> {
+pub fn master(more: &[&str]) -> Option<Redis> {
     let own = own_ip().to_string();
-    Redis::start(&[
-        "--repl-diskless-sync-delay",
-        "0",
-        "--replica-announce-ip",
-        &own,
-    ])
-}
-
-/// Replicas that the master counts.
-pub fn replicas_online(master: &Redis) -> usize {
-    let Value::BulkString(text) = master.cli(&["INFO", "replication"]) else {
-        panic!("INFO answers text");
-    };
-    String::from_utf8(text)
-        .unwrap()
-        .matches("state=online")
-        .count()
+    let mut arguments = vec!["--repl-diskless-sync-delay", "0"];
+    arguments.extend(["--replica-announce-ip", &own]);
+    arguments.extend(more);
+    Redis::start(&arguments)
 }
 
 /// A sentinel's process.
@@ -76,8 +64,10 @@ pub const MASTER: &str = "m";
 impl Sentineled {
     /// `None` where no server is installed.
     pub fn start(password: Option<&'static str>) -> Option<Self> {
-        let master = master()?;
-        let replica = replica_of(master.addr())?;
+        let more = password.map(|password| ["--requirepass", password, "--masterauth", password]);
+        let more = more.as_ref().map_or(&[][..], |more| more);
+        let master = master(more)?;
+        let replica = replica_of(master.addr(), more)?;
         Self::over([master, replica], password)
     }
 
@@ -98,6 +88,10 @@ impl Sentineled {
                 field("num-other-sentinels") == Some("2")
                     && field("num-slaves") == Some("1")
                     && field("flags") == Some("master")
+                    && matches!(
+                        group.ask(sentinel.addr, &["SENTINEL", "CKQUORUM", MASTER]),
+                        Value::SimpleString(_)
+                    )
             })
         });
         Some(group)
@@ -158,6 +152,7 @@ fn sentinel(binary: &Path, master: SocketAddr, password: Option<&str>) -> Sentin
         format!("port {}", addr.port()),
         format!("bind {}", addr.ip()),
         format!("dir {}", folder.path().display()),
+        format!("sentinel announce-ip {}", addr.ip()),
         format!(
             "sentinel monitor {MASTER} {} {} 2",
             master.ip(),
@@ -270,6 +265,12 @@ impl Cluster {
                 node.info("master_link_status") == "up"
             });
         }
+        eventually("every node knows who is whose replica", || {
+            cluster.nodes.iter().all(|node| {
+                let known = text(&node.cli(&["CLUSTER", "NODES"]));
+                known.matches("slave ").count() == count - MASTERS
+            })
+        });
         cluster.settled(count);
         Some(cluster)
     }
