@@ -11,7 +11,7 @@ use retrysafe::idempotency::{Operation, Outcome, RecordKey, State, transition};
 use retrysafe::store::{FileStore, MemoryStore, RedisStores, Settings, Store, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::support::redis::{Flavour, Redis, settings, settings_at, stores};
+use crate::support::redis::{Flavour, Redis, least_rights, settings_at};
 use crate::support::redis_groups::{self, Cluster, Sentineled};
 
 /// All durations of these tests are multiples of this: a real server's own milliseconds vanish.
@@ -116,24 +116,33 @@ impl Bench {
             }
             Kind::Redis(flavour) => {
                 let server = Redis::start_flavour(flavour, &[])?;
-                (stores(&server).handle(), Time::Redis(vec![server]))
+                least_rights(&server, "");
+                let settings = settings_at(as_sidecar(&server.url()));
+                (open(&settings), Time::Redis(vec![server]))
             }
             Kind::Confirmed => {
                 let master = redis_groups::master(&[])?;
                 let replica = redis_groups::replica_of(master.addr(), &[])?;
+                least_rights(&master, "+wait");
                 let settings = Settings {
                     wait_replicas: 1,
-                    ..settings(&master)
+                    ..settings_at(as_sidecar(&master.url()))
                 };
                 (open(&settings), Time::Redis(vec![master, replica]))
             }
             Kind::Sentinel => {
                 let group = Sentineled::start(None)?;
-                (open(&settings_at(group.url())), Time::Sentinel(group))
+                least_rights(&group.servers[0], "+role");
+                let settings = settings_at(as_sidecar(&group.url()));
+                (open(&settings), Time::Sentinel(group))
             }
             Kind::Cluster => {
                 let cluster = Cluster::start(0, &[])?;
-                (open(&settings_at(cluster.url())), Time::Cluster(cluster))
+                for node in &cluster.nodes {
+                    least_rights(node, "+cluster|slots +asking");
+                }
+                let settings = settings_at(as_sidecar(&cluster.url()));
+                (open(&settings), Time::Cluster(cluster))
             }
         };
         Some(Self {
@@ -183,6 +192,11 @@ impl Bench {
     pub(crate) fn now(&self) -> u64 {
         self.elapsed.load(Ordering::Relaxed)
     }
+}
+
+/// Records are kept with the rights that the documents name.
+fn as_sidecar(url: &str) -> String {
+    url.replacen("://", "://sidecar:pw@", 1)
 }
 
 fn open(settings: &Settings) -> Arc<dyn Store> {

@@ -298,6 +298,23 @@ fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -
         .unwrap()
 }
 
+/// Makes a user `sidecar` with the password `pw` and no more rights than docs/stores.md names, with
+/// those in `besides` of its second table. The namespace is `test`.
+pub fn least_rights(server: &Redis, besides: &str) {
+    let docs = include_str!("../../../docs/stores.md");
+    let (_, rest) = docs.split_once("ACL SETUSER sidecar ").unwrap();
+    let (rights, rest) = rest.split_once("```").unwrap();
+    let shown = rest.replace('\\', "");
+    assert!(shown.contains(&format!("| `{besides}` |")) || besides.is_empty());
+    let rights = rights
+        .replace("PASSWORD", "pw")
+        .replace("retrysafe:", "test:");
+    let mut command = vec!["ACL", "SETUSER", "sidecar"];
+    command.extend(rights.split_whitespace());
+    command.extend(besides.split_whitespace());
+    assert_eq!(server.cli(&command), Value::Okay);
+}
+
 /// Settings for this server, with a deadline that no healthy server misses.
 pub fn settings(server: &Redis) -> Settings {
     settings_at(server.url())
