@@ -145,21 +145,19 @@ impl Route {
 impl Nodes {
     fn hop(&self, place: Place, asking: bool) -> Hop {
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-        let node = match met.get(&place) {
-            Some(node) => Arc::clone(node),
-            None => {
-                if met.len() >= self.cluster.size().saturating_mul(2).max(8) {
-                    met.retain(|place, _| self.cluster.knows(place));
-                }
-                let target = Target {
-                    access: Arc::clone(&self.access),
-                    finder: Finder::Fixed(End::Server(place.clone())),
-                };
-                let node = Arc::new(Node::new(&Arc::new(target), self.replicas.as_ref()));
-                met.insert(place.clone(), Arc::clone(&node));
-                node
+        let known = met.get(&place).cloned();
+        let node = known.unwrap_or_else(|| {
+            if met.len() >= self.cluster.size().saturating_mul(2).max(8) {
+                met.retain(|place, _| self.cluster.knows(place));
             }
-        };
+            let target = Target {
+                access: Arc::clone(&self.access),
+                finder: Finder::Fixed(End::Server(place.clone())),
+            };
+            let node = Arc::new(Node::new(&Arc::new(target), self.replicas.as_ref()));
+            met.insert(place.clone(), Arc::clone(&node));
+            node
+        });
         drop(met);
         Hop {
             node,

@@ -167,12 +167,11 @@ impl Sentinels {
         let end = End::Server(place.clone());
         let login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
         let made = self.access.connect(&end, &login, config.clone()).await;
-        let (mut connection, mut driver) = match made {
-            Ok(made) => made,
-            Err(_) => {
-                let login = self.login().set_protocol(ProtocolVersion::RESP3);
-                self.access.connect(&end, &login, config).await?
-            }
+        let (mut connection, mut driver) = if let Ok(made) = made {
+            made
+        } else {
+            let login = self.login().set_protocol(ProtocolVersion::RESP3);
+            self.access.connect(&end, &login, config).await?
         };
         let subscribed = connection.subscribe("+switch-master").await;
         subscribed.map_err(|error| errors::not_connected(&self.access.shown(&end), &error))?;

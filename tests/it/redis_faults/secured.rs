@@ -11,7 +11,10 @@ use retrysafe::tls::{ClientKeys, ClientSettings};
 use super::{apply, in_time, with_url};
 use crate::store_contract::operations::*;
 use crate::support::authority::{Authority, Pair};
+use crate::support::client::pay;
 use crate::support::redis::{Redis, next_addr, own_ip, settings};
+use crate::support::sidecar::{Plan, Tables};
+use crate::support::upstream::Upstream;
 
 /// A server with a port for TLS beside the plain one, and who vouches for it.
 struct Secured {
@@ -234,6 +237,34 @@ async fn new_connections_are_made_with_new_files() {
     })
     .await;
     renewing.abort();
+}
+
+#[test]
+fn the_program_takes_new_files_while_it_runs() {
+    let Some(place) = secured(good, &ANYBODY) else {
+        return;
+    };
+    let upstream = Upstream::counting();
+    let url = place.settings().url;
+    let StoreUrl::Redis(url) = &url else {
+        panic!("{url}");
+    };
+    let ca = place.folder.path().join("ca.crt");
+    let rest = format!("[store.tls]\nca_file = '{}'", ca.display());
+    let tables = Tables {
+        store_url: Some(url),
+        store: "timeout = \"5s\"",
+        rest: &rest,
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    assert_eq!(pay(sidecar.addr, "a", "x").status, 201);
+    std::fs::write(&ca, Authority::new("next").certificate()).unwrap();
+    let taken = "retrysafe_certificate_reloads_total{result=\"ok\"}";
+    sidecar.wait_metric(taken, |count| count == 1);
+    // The connection that stands goes on.
+    assert!(pay(sidecar.addr, "a", "x").is_replay());
+    assert!(!sidecar.log().join("\n").contains("correct-horse"));
 }
 
 #[tokio::test]

@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use super::{apply, key, stores};
 use crate::store_contract::operations::*;
+use crate::support::authority::Authority;
 use crate::support::in_time;
-use crate::support::redis::{Redis, settings_at};
+use crate::support::redis::{Redis, TLS_PORT, own_ip, settings_at, tls_port};
 use crate::support::redis_groups::Cluster;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -239,6 +240,42 @@ async fn waiters_hear_of_keys_that_other_nodes_keep() {
 }
 
 #[tokio::test]
+async fn a_cluster_over_tls_names_its_nodes_by_their_tls_ports() {
+    let authority = Authority::new("store");
+    let folder = tempfile::tempdir().unwrap();
+    let pair = authority.peer_named(&[&own_ip().to_string()]);
+    pair.write(folder.path(), "server");
+    let ca = folder.path().join("ca.crt");
+    std::fs::write(&ca, authority.certificate()).unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (certificate, key_file, ca_file) = (path("server.crt"), path("server.key"), path("ca.crt"));
+    let mut arguments = vec!["--tls-port", TLS_PORT, "--tls-auth-clients", "no"];
+    arguments.extend(["--tls-cert-file", &certificate, "--tls-key-file", &key_file]);
+    arguments.extend(["--tls-ca-cert-file", &ca_file, "--tls-cluster", "yes"]);
+    let Some(cluster) = Cluster::start(0, &arguments) else {
+        return;
+    };
+    let addr = cluster.nodes[0].addr();
+    let mut settings = settings_at(format!("rediss+cluster://{}:{}", addr.ip(), tls_port(addr)));
+    settings.tls.ca_file = Some(ca);
+    let stores = RedisStores::new(&settings, Arc::new(|_| {})).unwrap();
+    assert_eq!(stores.check().await.unwrap(), Vec::<String>::new());
+    let store = stores.handle();
+    store.listen(key(1)).await.unwrap();
+    for number in 1..=20 {
+        assert_eq!(
+            apply(&store, number, claim('a')).await.unwrap(),
+            "acquired 1"
+        );
+    }
+    for node in &cluster.nodes {
+        let Value::Int(1..) = node.cli(&["DBSIZE"]) else {
+            panic!("every node keeps some");
+        };
+    }
+}
+
+#[tokio::test]
 async fn every_node_must_be_fit() {
     let Some(cluster) = Cluster::start(1, &[]) else {
         return;
@@ -253,19 +290,23 @@ async fn every_node_must_be_fit() {
             "acquired 1"
         );
     }
+    let lists_replicas = |node: &Redis| match node.cli(&["CLUSTER", "SLOTS"]) {
+        Value::Array(ranges) => ranges
+            .iter()
+            .all(|range| matches!(range, Value::Array(parts) if parts.len() == 4)),
+        other => panic!("{other:?}"),
+    };
+    in_time("all replicas are listed", async || {
+        cluster.nodes.iter().all(lists_replicas)
+    })
+    .await;
     // A master and a replica, neither of them named in the url.
     for number in [2, 5] {
         let node: &Redis = &cluster.nodes[number];
         node.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
-        let mut message = String::new();
-        in_time("it is found", async || match store.check().await {
-            Err(OpenError::Unfit(found)) => {
-                message = found;
-                true
-            }
-            _ => false,
-        })
-        .await;
+        let Err(OpenError::Unfit(message)) = store.check().await else {
+            panic!("node {number} would evict");
+        };
         let begins = format!("Redis at redis://{} evicts", node.addr());
         assert!(message.starts_with(&begins), "{message}");
         let accepted = Settings {

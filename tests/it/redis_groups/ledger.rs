@@ -10,8 +10,9 @@ use std::thread;
 use tokio::time::Instant;
 
 use crate::support::client::pay;
+use crate::support::cut::Link;
 use crate::support::redis::Redis;
-use crate::support::redis_groups::{Cluster, Sentineled};
+use crate::support::redis_groups::{Cluster, Sentineled, master, replica_of};
 use crate::support::sidecar::{Plan, Sidecar, Tables};
 use crate::support::upstream::Upstream;
 use crate::support::{PATIENCE, eventually};
@@ -86,8 +87,17 @@ fn pay_until_paid(addrs: [SocketAddr; 2], key: String) -> Ending {
     }
 }
 
-/// At most one execution for each key, and each client got the answer of that one.
-fn judge(endings: &[Ending], upstream: &Upstream) {
+/// At most one execution for each key, each client got the answer of that one, and so does whoever
+/// asks again.
+fn judge(endings: &[Ending], upstream: &Upstream, pair: &[Sidecar; 2]) {
+    for sidecar in pair {
+        sidecar.wait_metric("retrysafe_unconfirmed_operations", |count| count == 0);
+    }
+    for (number, ending) in endings.iter().enumerate() {
+        let again = pay(pair[number % 2].addr, &ending.key, "x");
+        assert!(again.is_replay(), "{ending:?}: {}", again.text());
+        assert_eq!(again.text(), ending.text, "{}", ending.key);
+    }
     let mut executions: HashMap<String, usize> = HashMap::new();
     for seen in upstream.seen() {
         let key = seen.header("idempotency-key").unwrap().to_owned();
@@ -118,7 +128,7 @@ fn a_lost_master_under_sentinels_runs_nothing_twice() {
     };
     let url = group.url();
     let group = std::sync::Mutex::new(group);
-    let (endings, upstream, _pair) = run(&url, || {
+    let (endings, upstream, pair) = run(&url, || {
         let mut group = group.lock().unwrap();
         let new = group.servers[1].addr();
         group.servers[0].kill();
@@ -128,7 +138,39 @@ fn a_lost_master_under_sentinels_runs_nothing_twice() {
         // It comes back without its memory, and becomes the replica that is waited for.
         group.servers[0].restart(&[]);
     });
-    judge(&endings, &upstream);
+    judge(&endings, &upstream, &pair);
+}
+
+#[test]
+fn a_master_that_was_cut_off_and_lost_runs_nothing_twice() {
+    let Some(first) = master(&[]) else {
+        return;
+    };
+    let link = Link::to(first.addr());
+    let Some(replica) = replica_of(link.addr, &[]) else {
+        return;
+    };
+    let Some(group) = Sentineled::over([first, replica], None) else {
+        return;
+    };
+    let url = group.url();
+    let group = std::sync::Mutex::new(group);
+    let (endings, upstream, pair) = run(&url, || {
+        let mut group = group.lock().unwrap();
+        let new = group.servers[1].addr();
+        link.cut();
+        // Nothing is acknowledged any more; what is written is lost with the master.
+        eventually("keys come and are refused", || {
+            group.servers[0].records().len() > group.servers[1].records().len()
+        });
+        group.servers[0].kill();
+        link.heal();
+        eventually("another master is named", || {
+            group.named().iter().all(|named| *named == new)
+        });
+        group.servers[0].restart(&[]);
+    });
+    judge(&endings, &upstream, &pair);
 }
 
 #[test]
@@ -138,12 +180,12 @@ fn a_lost_node_of_a_cluster_runs_nothing_twice() {
     };
     let url = cluster.url();
     let cluster = std::sync::Mutex::new(cluster);
-    let (endings, upstream, _pair) = run(&url, || {
+    let (endings, upstream, pair) = run(&url, || {
         let mut cluster = cluster.lock().unwrap();
         cluster.nodes[0].kill();
         let replica = |node: &Redis| node.info("role") == "master";
         eventually("its replica is promoted", || replica(&cluster.nodes[3]));
         cluster.nodes[0].restart(&[]);
     });
-    judge(&endings, &upstream);
+    judge(&endings, &upstream, &pair);
 }

@@ -13,16 +13,21 @@ use super::{apply, stores};
 use crate::store_contract::operations::*;
 use crate::support::cut::Link;
 use crate::support::in_time;
-use crate::support::redis::Redis;
-use crate::support::redis_groups::{master, replica_of};
+use crate::support::redis::{Flavour, Redis};
+use crate::support::redis_groups::{master_flavour, replica_of_flavour};
 use crate::support::sidecar::{Plan, Tables};
 use crate::support::upstream::Upstream;
 
 /// A master, a link that can be cut, and the replica behind it.
 fn linked() -> Option<(Redis, Link, Redis)> {
-    let master = master(&["--repl-timeout", "3600"])?;
+    linked_flavour(Flavour::Installed)
+}
+
+fn linked_flavour(flavour: Flavour) -> Option<(Redis, Link, Redis)> {
+    let patient = ["--repl-timeout", "3600"];
+    let master = master_flavour(flavour, &patient)?;
     let link = Link::to(master.addr());
-    let replica = replica_of(link.addr, &["--repl-timeout", "3600"])?;
+    let replica = replica_of_flavour(flavour, link.addr, &patient)?;
     Some((master, link, replica))
 }
 
@@ -72,7 +77,13 @@ async fn what_no_replica_has_does_not_count_and_is_there_all_the_same() {
 
 #[tokio::test]
 async fn a_repetition_on_another_connection_is_confirmed_too() {
-    let Some((master, link, _replica)) = linked() else {
+    for flavour in [Flavour::Installed, Flavour::Redis62, Flavour::Valkey] {
+        repeated_elsewhere(flavour).await;
+    }
+}
+
+async fn repeated_elsewhere(flavour: Flavour) {
+    let Some((master, link, _replica)) = linked_flavour(flavour) else {
         return;
     };
     let [first, second] = [(); 2].map(|()| stores(master.url(), 1, TIMEOUT).handle());

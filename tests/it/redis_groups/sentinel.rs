@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{apply, key, stores};
 use crate::store_contract::operations::*;
 use crate::support::in_time;
-use crate::support::redis::{next_addr, settings_at};
+use crate::support::redis::{least_rights, next_addr, settings_at};
 use crate::support::redis_groups::{MASTER, Sentineled};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -136,6 +136,22 @@ async fn a_password_is_for_servers_and_for_sentinels_that_demand_it() {
     };
     assert!(message.contains("WRONGPASS"), "{message}");
     assert!(!message.contains("battery"), "{message}");
+}
+
+#[tokio::test]
+async fn a_user_of_the_sentinels_needs_no_more_rights_than_documented() {
+    let Some(group) = Sentineled::start(Some("correct-horse")) else {
+        return;
+    };
+    least_rights(&group.servers[0], "+role");
+    let url = group.url().replace(":correct-horse@", "sidecar:pw@");
+    let stores = stores(url, 0, TIMEOUT);
+    let store = stores.handle();
+    assert_eq!(apply(&store, 1, claim('a')).await.unwrap(), "acquired 1");
+    in_time("it listens for news", async || {
+        group.listeners("sidecar") > 0
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -87,7 +87,7 @@ enum Time {
     Clock(Arc<TestClock>, #[expect(dead_code)] tempfile::TempDir),
     /// Servers that hold records, and whatever else belongs to them.
     Redis(Vec<Redis>),
-    Sentinel(Sentineled),
+    Sentinel(Box<Sentineled>),
     Cluster(Cluster),
 }
 
@@ -134,7 +134,7 @@ impl Bench {
                 let group = Sentineled::start(None)?;
                 least_rights(&group.servers[0], "+role");
                 let settings = settings_at(as_sidecar(&group.url()));
-                (open(&settings), Time::Sentinel(group))
+                (open(&settings), Time::Sentinel(Box::new(group)))
             }
             Kind::Cluster => {
                 let cluster = Cluster::start(0, &[])?;

@@ -58,6 +58,14 @@ impl Authority {
         self.signs(names, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
+    /// For a server that is a client of its like, too.
+    pub fn peer_named(&self, names: &[&str]) -> Pair {
+        self.signs_for(names, ExtendedKeyUsagePurpose::ServerAuth, |params| {
+            let client = ExtendedKeyUsagePurpose::ClientAuth;
+            params.extended_key_usages.push(client);
+        })
+    }
+
     /// It was valid a day long, in 2001.
     pub fn server_expired(&self, names: &[&str]) -> Pair {
         self.signs_for(names, ExtendedKeyUsagePurpose::ServerAuth, |params| {

@@ -282,6 +282,14 @@ pub fn own_ip() -> Ipv4Addr {
     Ipv4Addr::from_bits((127 << 24) | ((high + 1) << 16) | (middle << 8) | low)
 }
 
+/// An argument that stands for [`tls_port`].
+pub const TLS_PORT: &str = "{tls-port}";
+
+/// A port that goes with a server's own.
+pub fn tls_port(addr: SocketAddr) -> u16 {
+    addr.port() + 5_000
+}
+
 fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -> Child {
     let log = std::fs::File::create(folder.join("server.log")).unwrap();
     Command::new(binary)
@@ -290,7 +298,10 @@ fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -
         .args(["--save", "", "--appendonly", "no"])
         .arg("--dir")
         .arg(folder)
-        .args(arguments)
+        .args(arguments.iter().map(|argument| match argument.as_str() {
+            TLS_PORT => tls_port(addr).to_string(),
+            argument => argument.to_owned(),
+        }))
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(Stdio::null())

@@ -9,15 +9,20 @@ use std::process::{Child, Command, Stdio};
 use redis::Value;
 
 use super::eventually;
-use super::redis::{Flavour, Redis, next_addr, own_ip};
+use super::redis::{Flavour, Redis, TLS_PORT, next_addr, own_ip, tls_port};
 
 /// A replica, which hears of its master at `master` or through a link.
 pub fn replica_of(master: SocketAddr, more: &[&str]) -> Option<Redis> {
+    replica_of_flavour(Flavour::Installed, master, more)
+}
+
+/// The same of another kind of server.
+pub fn replica_of_flavour(flavour: Flavour, master: SocketAddr, more: &[&str]) -> Option<Redis> {
     let (ip, port) = (master.ip().to_string(), master.port().to_string());
     let own = own_ip().to_string();
     let mut arguments = vec!["--replicaof", &ip, &port, "--replica-announce-ip", &own];
     arguments.extend(more);
-    let replica = Redis::start(&arguments)?;
+    let replica = Redis::start_flavour(flavour, &arguments)?;
     eventually("the replica has caught up", || {
         replica.info("master_link_status") == "up"
     });
@@ -26,11 +31,16 @@ pub fn replica_of(master: SocketAddr, more: &[&str]) -> Option<Redis> {
 
 /// A master that passes its memory on at once.
 pub fn master(more: &[&str]) -> Option<Redis> {
+    master_flavour(Flavour::Installed, more)
+}
+
+/// The same of another kind of server.
+pub fn master_flavour(flavour: Flavour, more: &[&str]) -> Option<Redis> {
     let own = own_ip().to_string();
     let mut arguments = vec!["--repl-diskless-sync-delay", "0"];
     arguments.extend(["--replica-announce-ip", &own]);
     arguments.extend(more);
-    Redis::start(&arguments)
+    Redis::start_flavour(flavour, &arguments)
 }
 
 /// A sentinel's process.
@@ -136,6 +146,17 @@ impl Sentineled {
         });
     }
 
+    /// Users that listen at one of the sentinels.
+    pub fn listeners(&self, user: &str) -> usize {
+        let lists = self.sentinels.iter().map(|sentinel| {
+            let list = text(&self.ask(sentinel.addr, &["CLIENT", "LIST"]));
+            let listening =
+                |line: &&str| line.contains(" sub=1 ") && line.contains(&format!(" user={user} "));
+            list.lines().filter(listening).count()
+        });
+        lists.sum()
+    }
+
     fn ask(&self, addr: SocketAddr, command: &[&str]) -> Value {
         let user = self.password.map(|password| format!(":{password}@"));
         cli_at(
@@ -164,6 +185,8 @@ fn sentinel(binary: &Path, master: SocketAddr, password: Option<&str>) -> Sentin
     if let Some(password) = password {
         lines.push(format!("requirepass {password}"));
         lines.push(format!("sentinel sentinel-pass {password}"));
+        let rights = sentinel_rights();
+        lines.push(format!("user sidecar on >pw resetchannels -@all {rights}"));
         lines.push(format!("sentinel auth-pass {MASTER} {password}"));
     }
     let file = folder.path().join("sentinel.conf");
@@ -187,6 +210,15 @@ fn sentinel(binary: &Path, master: SocketAddr, password: Option<&str>) -> Sentin
     });
     assert!(sentinel.folder.path().exists());
     sentinel
+}
+
+/// What docs/stores.md says that a user needs there.
+fn sentinel_rights() -> String {
+    let docs = include_str!("../../../docs/stores.md").replace('\\', "");
+    let (_, rest) = docs
+        .split_once("| `redis+sentinel://` | `+role` | `")
+        .unwrap();
+    rest.split_once('`').unwrap().0.to_owned()
 }
 
 fn fields(said: &Value) -> BTreeMap<String, String> {
@@ -249,7 +281,7 @@ impl Cluster {
                 node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             }
             if number > 0 {
-                cluster.meet(number);
+                cluster.meet(number, more.contains(&TLS_PORT));
             }
         }
         cluster.settled(count);
@@ -275,9 +307,14 @@ impl Cluster {
         Some(cluster)
     }
 
-    fn meet(&self, number: usize) {
+    fn meet(&self, number: usize, over_tls: bool) {
         let first = self.nodes[0].addr();
-        let (ip, port) = (first.ip().to_string(), first.port().to_string());
+        let port = if over_tls {
+            tls_port(first)
+        } else {
+            first.port()
+        };
+        let (ip, port) = (first.ip().to_string(), port.to_string());
         let said = self.nodes[number].cli(&["CLUSTER", "MEET", &ip, &port]);
         assert_eq!(said, Value::Okay);
     }

@@ -7,11 +7,13 @@
 //!
 //! Deliberately absent: connections for records (`route.rs`).
 
+mod table;
+
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, ServerError, Value};
+use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -19,9 +21,9 @@ use super::address::Place;
 use super::errors;
 use super::link::{Access, End};
 use crate::store::{StoreError, StoreErrorKind};
+use table::Table;
+pub(super) use table::{Redirection, slot_of};
 
-/// Slots of every cluster.
-const SLOTS: usize = 16_384;
 /// Between two questions for the table that nobody waits for.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -45,15 +47,6 @@ struct Known {
 
 type Asked = Option<Result<(), StoreError>>;
 
-/// Who keeps what.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Table {
-    /// For each slot a number in `masters`; empty before the first answer.
-    keepers: Vec<Option<usize>>,
-    masters: Vec<Place>,
-    replicas: Vec<Place>,
-}
-
 impl Cluster {
     pub(super) fn new(access: Arc<Access>, seeds: Vec<Place>) -> Arc<Self> {
         Arc::new(Self {
@@ -72,7 +65,11 @@ impl Cluster {
         if let Some(place) = self.known().table.keeper(slot) {
             return Ok(place);
         }
-        self.ask().await?;
+        // A hole was there a moment ago: the question is not worth a connection for each request.
+        let fresh = self.known().asked_at.is_some_and(|at| at.elapsed() < PAUSE);
+        if !fresh || self.size() == 0 {
+            self.ask().await?;
+        }
         let found = self.known().table.keeper(slot);
         found.ok_or_else(|| {
             let message = format!("no node of the cluster keeps slot {slot}");
@@ -85,14 +82,14 @@ impl Cluster {
         if self.known().table.masters.is_empty() {
             self.ask().await?;
         }
-        Ok(self.known().table.kept_by())
+        Ok(self.known().table.masters.clone())
     }
 
     /// Every node, those that keep slots first; asked anew.
     pub(super) async fn all(self: &Arc<Self>) -> Result<(Vec<Place>, Vec<Place>), StoreError> {
         self.ask().await?;
         let known = self.known();
-        Ok((known.table.kept_by(), known.table.replicas.clone()))
+        Ok((known.table.masters.clone(), known.table.replicas.clone()))
     }
 
     /// How many nodes keep slots.
@@ -207,142 +204,4 @@ impl Cluster {
             said => Table::read(&said, place).ok_or_else(|| errors::odd("CLUSTER SLOTS")),
         }
     }
-}
-
-impl Table {
-    /// An answer to `CLUSTER SLOTS` of the node at `from`.
-    fn read(said: &Value, from: &Place) -> Option<Self> {
-        let Value::Array(ranges) = said else {
-            return None;
-        };
-        let mut table = Self {
-            keepers: vec![None; SLOTS],
-            ..Self::default()
-        };
-        for range in ranges {
-            let Value::Array(parts) = range else {
-                return None;
-            };
-            let [Value::Int(first), Value::Int(last), keeper, replicas @ ..] = parts.as_slice()
-            else {
-                return None;
-            };
-            let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
-            let keeper = place(keeper, from)?;
-            for slot in first..=last {
-                table.note(slot, &keeper);
-            }
-            for replica in replicas {
-                let replica = place(replica, from)?;
-                if !table.replicas.contains(&replica) {
-                    table.replicas.push(replica);
-                }
-            }
-        }
-        Some(table)
-    }
-
-    fn note(&mut self, slot: u16, place: &Place) {
-        let number = match self.masters.iter().position(|known| known == place) {
-            Some(number) => number,
-            None => {
-                self.masters.push(place.clone());
-                self.masters.len() - 1
-            }
-        };
-        self.keepers.resize(SLOTS, None);
-        if let Some(keeper) = self.keepers.get_mut(usize::from(slot)) {
-            *keeper = Some(number);
-        }
-    }
-
-    fn keeper(&self, slot: u16) -> Option<Place> {
-        let number = self.keepers.get(usize::from(slot)).copied().flatten()?;
-        self.masters.get(number).cloned()
-    }
-
-    fn kept_by(&self) -> Vec<Place> {
-        self.masters.clone()
-    }
-}
-
-/// Host and port of a node in `CLUSTER SLOTS`; a host that is not said is that of whom was asked.
-fn place(node: &Value, from: &Place) -> Option<Place> {
-    let Value::Array(parts) = node else {
-        return None;
-    };
-    let [host, Value::Int(port), ..] = parts.as_slice() else {
-        return None;
-    };
-    let host = match host {
-        Value::BulkString(host) => std::str::from_utf8(host).ok()?,
-        Value::Nil => "",
-        _ => return None,
-    };
-    Some(Place {
-        host: named(host, from),
-        port: u16::try_from(*port).ok()?,
-    })
-}
-
-fn named(host: &str, from: &Place) -> String {
-    match host {
-        "" | "?" => from.host.clone(),
-        host => host.to_owned(),
-    }
-}
-
-/// A node that sends us to another one.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Redirection {
-    /// For good.
-    Moved { slot: u16, place: Place },
-    /// For this once: the slot is on its way.
-    Ask { place: Place },
-}
-
-impl Redirection {
-    /// `MOVED 3999 127.0.0.1:6381`, said by the node at `from`.
-    pub(super) fn read(error: &ServerError, from: &Place) -> Option<Self> {
-        let mut words = error.details()?.split_ascii_whitespace();
-        let slot = words.next()?.parse().ok()?;
-        let (host, port) = words.next()?.rsplit_once(':')?;
-        let host = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'))
-            .unwrap_or(host);
-        let place = Place {
-            host: named(host, from),
-            port: port.parse().ok()?,
-        };
-        match error.code() {
-            "MOVED" if usize::from(slot) < SLOTS => Some(Self::Moved { slot, place }),
-            "ASK" => Some(Self::Ask { place }),
-            _ => None,
-        }
-    }
-}
-
-/// The slot of a key: of the part in braces, if there is one, else of all of it.
-pub(super) fn slot_of(name: &str) -> u16 {
-    let tag = name.split_once('{').and_then(|(_, rest)| {
-        let (tag, _) = rest.split_once('}')?;
-        Some(tag).filter(|tag| !tag.is_empty())
-    });
-    crc16(tag.unwrap_or(name).as_bytes()) & 0x3fff
-}
-
-/// CRC-16/XMODEM.
-fn crc16(octets: &[u8]) -> u16 {
-    octets.iter().fold(0, |crc, octet| {
-        let mut crc: u16 = crc ^ (u16::from(*octet) << 8);
-        for _ in 0..8 {
-            let carry = crc & 0x8000 != 0;
-            crc <<= 1;
-            if carry {
-                crc ^= 0x1021;
-            }
-        }
-        crc
-    })
 }
