@@ -5,8 +5,8 @@
 //! connection stands, every error is `NotSent`.
 //!
 //! A connection is dropped when it breaks, when it was silent three times in a row (a peer that
-//! vanished says nothing), and when the server is read-only: behind a name, the primary may be
-//! somebody else by now.
+//! vanished says nothing), when the server is read-only (behind a name, the primary may be somebody
+//! else by now), and when sentinels name somebody else.
 //!
 //! Deliberately absent: repeating a command. Whether that is right is for its sender to say.
 

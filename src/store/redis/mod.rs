@@ -1,17 +1,18 @@
-//! `redis://`: records that several replicas share. Redis 6.2 and later, Valkey 8 and later.
+//! `redis://` and its like: records that several replicas share. Redis 6.2 and later, Valkey 8 and
+//! later; one server, the master that sentinels name, or a cluster.
 //!
 //! Owns one key for each record, `{namespace}:{record key in hexadecimal}`, whose value is the
 //! codec's form and whose expiry is the record's end, and one channel for each key that somebody
 //! waits for. Invariant: every operation is one atomic step of the server on that one key, and only
 //! the server's clock decides.
 //!
-//! Each thread has a handle with connections of its own, one for small values and one for large
-//! ones; the subscription is shared by the process.
+//! Each thread has a handle with connections of its own (`node.rs`); what is known of sentinels or a
+//! cluster, and the subscription, are shared by the process.
 //!
-//! Deliberately absent: the deadline around an operation and the breaker, repeating what failed,
-//! Cluster and Sentinel.
+//! Deliberately absent: the deadline around an operation and the breaker, repeating what failed.
 //!
-//! Read next: `operations.rs` (what is sent), `scripts.rs`, `connection.rs`.
+//! Read next: `operations.rs` (what is sent), `exchange.rs` (where to), `connection.rs`,
+//! `confirmed.rs` (`store.wait_replicas`).
 
 mod address;
 mod check;

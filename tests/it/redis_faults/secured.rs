@@ -253,6 +253,7 @@ fn the_program_takes_new_files_while_it_runs() {
     let rest = format!("[store.tls]\nca_file = '{}'", ca.display());
     let tables = Tables {
         store_url: Some(url),
+        server: "threads = 1",
         store: "timeout = \"5s\"",
         rest: &rest,
         ..Tables::default()

@@ -45,14 +45,13 @@ async fn what_no_replica_has_does_not_count_and_is_there_all_the_same() {
     assert_eq!(apply(&store, 2, settled.clone()).await.unwrap(), "stored");
 
     link.cut();
-    let began = Instant::now();
+    // Refused before its time is over: else it would be a timeout.
     for operation in [claim('c'), claim('c')] {
         let error = apply(&store, 3, operation).await.unwrap_err();
         assert_eq!(error.kind, StoreErrorKind::Unconfirmed, "{error}");
         assert_eq!(error.delivery, Delivery::MaybeSent);
         assert_eq!(error.message, "replicas that confirmed the write: 0 of 1");
     }
-    assert!(began.elapsed() < TIMEOUT * 2, "{:?}", began.elapsed());
     // What was confirmed is replayed, and what was not can be withdrawn.
     let held = apply(&store, 2, claim('b')).await.unwrap();
     assert_eq!(held, "held completed a1");
@@ -111,7 +110,7 @@ async fn many_writes_share_one_wait() {
     let Some((master, link, _replica)) = linked() else {
         return;
     };
-    let store = stores(master.url(), 1, Duration::from_secs(5)).handle();
+    let store = stores(master.url(), 1, Duration::from_secs(2)).handle();
     let mut claims = JoinSet::new();
     for number in 1..=500 {
         let store = Arc::clone(&store);
@@ -121,7 +120,7 @@ async fn many_writes_share_one_wait() {
     assert!(said.iter().all(|said| said == "acquired 1"), "{said:?}");
     let waits = calls(&master, "wait");
     assert!(waits < 250, "{waits} times");
-    // Nobody holds the others up: all of them are refused in the time of two.
+    // Nobody holds the others up: one after another they would take minutes.
     link.cut();
     let began = Instant::now();
     let mut claims = JoinSet::new();
@@ -136,7 +135,7 @@ async fn many_writes_share_one_wait() {
             .all(|kind| *kind == StoreErrorKind::Unconfirmed)
     );
     assert!(
-        began.elapsed() < Duration::from_secs(5),
+        began.elapsed() < Duration::from_secs(15),
         "{:?}",
         began.elapsed()
     );
@@ -155,9 +154,11 @@ async fn failover(replicas: u32) -> Option<(usize, usize, usize)> {
     let (mut master, link, replica) = linked()?;
     let store = stores(master.url(), replicas, Duration::from_millis(100)).handle();
     let (next, refused) = (Arc::new(AtomicU32::new(1)), Arc::new(AtomicU32::new(0)));
+    let granted = Arc::new(AtomicU32::new(0));
     let mut claiming = JoinSet::new();
     for _ in 0..16 {
         let (store, next, refused) = (Arc::clone(&store), Arc::clone(&next), Arc::clone(&refused));
+        let granted = Arc::clone(&granted);
         claiming.spawn(async move {
             let mut acknowledged = Vec::new();
             loop {
@@ -166,6 +167,7 @@ async fn failover(replicas: u32) -> Option<(usize, usize, usize)> {
                     Ok(said) => {
                         assert_eq!(said, "acquired 1");
                         acknowledged.push(number);
+                        granted.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) if error.kind == StoreErrorKind::Unavailable => break,
                     Err(_) => {
@@ -177,7 +179,7 @@ async fn failover(replicas: u32) -> Option<(usize, usize, usize)> {
         });
     }
     let count = || next.load(Ordering::Relaxed);
-    in_time("it runs", async || count() > 1_000).await;
+    in_time("it runs", async || granted.load(Ordering::Relaxed) > 1_000).await;
     link.cut();
     let cut_at = count();
     in_time("it goes on without the replica", async || {
@@ -211,7 +213,7 @@ async fn what_a_replica_confirmed_survives_the_loss_of_the_master() {
         return;
     };
     println!("confirmed: {acknowledged} acknowledged, {refused} refused, {lost} lost");
-    assert!(acknowledged > 500 && refused > 0);
+    assert!(acknowledged > 1_000 && refused > 0);
     assert_eq!(lost, 0);
 }
 
