@@ -143,14 +143,13 @@ impl RedisStore {
             ends_in.as_bytes(),
             &absent,
             absent_ends_in.as_bytes(),
+            if self.confirms { b"1" } else { b"0" },
         ];
         let call = Call::new(|scripts| &scripts.settle, &args).then_wake();
         let call = call.large(is_large(&value)).confirm(true);
         let said = self.exchange(key, &call).await?;
-        match said.value {
-            Value::Int(answer::STORED | answer::WRITTEN) => said.confirmation.given().await?,
-            Value::Int(answer::DONE) => self.confirm_again(key).await?,
-            _ => {}
+        if matches!(said.value, Value::Int(answer::STORED | answer::WRITTEN)) {
+            said.confirmation.given().await?;
         }
         stored(&said.value)
     }
@@ -293,7 +292,7 @@ fn held_without_age(record: Record) -> Outcome {
 
 fn stored(said: &Value) -> Result<Outcome, StoreError> {
     match said {
-        Value::Int(answer::STORED | answer::DONE) => Ok(Outcome::Stored { reasserted: false }),
+        Value::Int(answer::STORED) => Ok(Outcome::Stored { reasserted: false }),
         Value::Int(answer::WRITTEN) => Ok(Outcome::Stored { reasserted: true }),
         Value::Int(answer::LOST) => Ok(Outcome::LeaseLost),
         Value::Int(answer::UNREADABLE) => Err(errors::unreadable("not a record")),

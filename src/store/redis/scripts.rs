@@ -35,7 +35,8 @@ return false
 ";
 
 /// ARGV: owner, rank of the new state, value, milliseconds, the same two for an absent record (an
-/// empty value: no difference).
+/// empty value: no difference), and whether something must be written in any case (1 or 0), because
+/// replicas will be asked.
 const SETTLE: &str = "
 if absent then
   if ARGV[5] == '' then
@@ -49,8 +50,12 @@ if string.sub(head, 3, 18) ~= ARGV[1] then return -1 end
 local state = string.byte(head, 2)
 local rank = 2
 if state == 1 then rank = 0 elseif state == 5 then rank = 1 end
-if rank >= tonumber(ARGV[2]) then return 2 end
-redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+if rank < tonumber(ARGV[2]) then
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+elseif ARGV[7] == '1' then
+  local left = redis.call('PTTL', KEYS[1])
+  if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
+end
 return 0
 ";
 
@@ -95,10 +100,8 @@ return 0
 
 /// Answers of the scripts.
 pub(super) mod answer {
-    /// Done; a renewal: or done before.
+    /// Done, or done before.
     pub(in crate::store::redis) const STORED: i64 = 0;
-    /// Done before: nothing was written.
-    pub(in crate::store::redis) const DONE: i64 = 2;
     /// Written although it was absent; for `swap`: written.
     pub(in crate::store::redis) const WRITTEN: i64 = 1;
     /// Another owner's, or gone.
