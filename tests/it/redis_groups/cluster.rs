@@ -9,12 +9,11 @@ use retrysafe::store::{OpenError, RedisStores, Settings, Store, StoreErrorKind, 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{apply, key, stores};
+use super::{Certificates, apply, key, stores};
 use crate::store_contract::operations::*;
-use crate::support::authority::Authority;
 use crate::support::in_time;
-use crate::support::redis::{Redis, TLS_PORT, own_ip, settings_at, tls_port};
-use crate::support::redis_groups::Cluster;
+use crate::support::redis::{Redis, TLS_PORT, settings_at, tls_port};
+use crate::support::redis_cluster::Cluster;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -241,23 +240,19 @@ async fn waiters_hear_of_keys_that_other_nodes_keep() {
 
 #[tokio::test]
 async fn a_cluster_over_tls_names_its_nodes_by_their_tls_ports() {
-    let authority = Authority::new("store");
-    let folder = tempfile::tempdir().unwrap();
-    let pair = authority.peer_named(&[&own_ip().to_string()]);
-    pair.write(folder.path(), "server");
-    let ca = folder.path().join("ca.crt");
-    std::fs::write(&ca, authority.certificate()).unwrap();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (certificate, key_file, ca_file) = (path("server.crt"), path("server.key"), path("ca.crt"));
-    let mut arguments = vec!["--tls-port", TLS_PORT, "--tls-auth-clients", "no"];
-    arguments.extend(["--tls-cert-file", &certificate, "--tls-key-file", &key_file]);
-    arguments.extend(["--tls-ca-cert-file", &ca_file, "--tls-cluster", "yes"]);
+    let certificates = Certificates::new();
+    let lines = certificates.lines();
+    let options: Vec<_> = lines.iter().map(|line| format!("--{line}")).collect();
+    let mut arguments = vec!["--tls-port", TLS_PORT];
+    for option in &options {
+        arguments.extend(option.split(' '));
+    }
     let Some(cluster) = Cluster::start(0, &arguments) else {
         return;
     };
     let addr = cluster.nodes[0].addr();
     let mut settings = settings_at(format!("rediss+cluster://{}:{}", addr.ip(), tls_port(addr)));
-    settings.tls.ca_file = Some(ca);
+    settings.tls.ca_file = Some(certificates.ca());
     let stores = RedisStores::new(&settings, Arc::new(|_| {})).unwrap();
     assert_eq!(stores.check().await.unwrap(), Vec::<String>::new());
     let store = stores.handle();

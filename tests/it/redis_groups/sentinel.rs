@@ -6,8 +6,9 @@ use std::time::Duration;
 use retrysafe::store::{Delivery, OpenError, RedisStores, Settings, StoreErrorKind, Wake};
 use tokio::time::Instant;
 
-use super::{apply, key, stores};
+use super::{Certificates, apply, key, stores};
 use crate::store_contract::operations::*;
+use crate::support::authority::Authority;
 use crate::support::in_time;
 use crate::support::redis::{least_rights, next_addr, settings_at};
 use crate::support::redis_groups::{MASTER, Sentineled};
@@ -150,6 +151,33 @@ async fn a_user_of_the_sentinels_needs_no_more_rights_than_documented() {
     assert_eq!(apply(&store, 1, claim('a')).await.unwrap(), "acquired 1");
     in_time("it listens for news", async || {
         group.listeners("sidecar") > 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn over_tls_sentinels_and_servers_are_trusted_alike() {
+    let certificates = Certificates::new();
+    let Some(mut group) = Sentineled::start_tls(&certificates.lines()) else {
+        return;
+    };
+    let mut settings = settings_at(group.url());
+    settings.timeout = TIMEOUT;
+    let ca = certificates.ca();
+    settings.tls.ca_file = Some(ca.clone());
+    let trusting = RedisStores::new(&settings, Arc::new(|_| {})).unwrap();
+    let store = trusting.handle();
+    assert_eq!(apply(&store, 1, claim('a')).await.unwrap(), "acquired 1");
+    assert_eq!(trusting.check().await.unwrap(), Vec::<String>::new());
+    std::fs::write(&ca, Authority::new("other").certificate()).unwrap();
+    let distrusting = RedisStores::new(&settings, Arc::new(|_| {})).unwrap();
+    let Err(OpenError::Unreachable(message)) = distrusting.check().await else {
+        panic!("nobody vouches for it");
+    };
+    assert!(message.contains("UnknownIssuer"), "{message}");
+    group.servers[0].kill();
+    in_time("the new master is found over TLS", async || {
+        apply(&store, 2, claim('a')).await.is_ok()
     })
     .await;
 }

@@ -12,7 +12,8 @@ use retrysafe::store::{FileStore, MemoryStore, RedisStores, Settings, Store, Sto
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::redis::{Flavour, Redis, least_rights, settings_at};
-use crate::support::redis_groups::{self, Cluster, Sentineled};
+use crate::support::redis_cluster::Cluster;
+use crate::support::redis_groups::{self, Sentineled};
 
 /// All durations of these tests are multiples of this: a real server's own milliseconds vanish.
 pub(crate) const GRAIN: u64 = 100;

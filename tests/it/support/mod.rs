@@ -4,6 +4,7 @@ pub mod authority;
 pub mod client;
 pub mod cut;
 pub mod redis;
+pub mod redis_cluster;
 pub mod redis_groups;
 pub mod sidecar;
 pub mod tls_front;

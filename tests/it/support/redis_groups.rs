@@ -1,5 +1,4 @@
-//! Several Redis servers that belong together: a master with replicas, sentinels over them, a
-//! cluster.
+//! Several Redis servers that belong together: a master with replicas, sentinels over them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -66,6 +65,7 @@ pub struct Sentineled {
     pub servers: [Redis; 2],
     /// What the sentinels and servers demand.
     pub password: Option<&'static str>,
+    tls: bool,
 }
 
 /// What the sentinels call it.
@@ -81,14 +81,38 @@ impl Sentineled {
         Self::over([master, replica], password)
     }
 
+    /// The same, over TLS with each other; `lines` name the certificates for a configuration.
+    pub fn start_tls(lines: &[String]) -> Option<Self> {
+        let mut arguments = vec!["--tls-port", TLS_PORT];
+        let options: Vec<_> = lines.iter().map(|line| format!("--{line}")).collect();
+        for option in &options {
+            arguments.extend(option.split(' '));
+        }
+        let master = master(&arguments)?;
+        let over_tls = SocketAddr::from((master.addr().ip(), tls_port(master.addr())));
+        let replica = replica_of(over_tls, &arguments)?;
+        Self::watched([master, replica], over_tls, None, lines)
+    }
+
     /// Sentinels over a master and its replica.
     pub fn over(servers: [Redis; 2], password: Option<&'static str>) -> Option<Self> {
+        let master = servers[0].addr();
+        Self::watched(servers, master, password, &[])
+    }
+
+    fn watched(
+        servers: [Redis; 2],
+        master: SocketAddr,
+        password: Option<&'static str>,
+        lines: &[String],
+    ) -> Option<Self> {
         let binary = Flavour::Installed.path()?;
-        let sentinels = (0..3).map(|_| sentinel(&binary, servers[0].addr(), password));
+        let sentinels = (0..3).map(|_| sentinel(&binary, master, password, lines));
         let group = Self {
             sentinels: sentinels.collect(),
             servers,
             password,
+            tls: !lines.is_empty(),
         };
         eventually("the sentinels know each other and the replica", || {
             group.sentinels.iter().all(|sentinel| {
@@ -108,14 +132,15 @@ impl Sentineled {
     }
 
     pub fn url(&self) -> String {
-        let places: Vec<_> = self
-            .sentinels
-            .iter()
-            .map(|one| one.addr.to_string())
-            .collect();
+        let place = |sentinel: &Sentinel| match sentinel.addr {
+            addr if self.tls => format!("{}:{}", addr.ip(), tls_port(addr)),
+            addr => addr.to_string(),
+        };
+        let places: Vec<_> = self.sentinels.iter().map(place).collect();
         let user = self.password.map(|password| format!(":{password}@"));
         let user = user.unwrap_or_default();
-        format!("redis+sentinel://{user}{}/{MASTER}", places.join(","))
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        format!("{scheme}+sentinel://{user}{}/{MASTER}", places.join(","))
     }
 
     /// Ends one sentinel.
@@ -166,7 +191,12 @@ impl Sentineled {
     }
 }
 
-fn sentinel(binary: &Path, master: SocketAddr, password: Option<&str>) -> Sentinel {
+fn sentinel(
+    binary: &Path,
+    master: SocketAddr,
+    password: Option<&str>,
+    more: &[String],
+) -> Sentinel {
     let folder = tempfile::tempdir().unwrap();
     let addr = next_addr();
     let mut lines = vec![
@@ -182,6 +212,10 @@ fn sentinel(binary: &Path, master: SocketAddr, password: Option<&str>) -> Sentin
         format!("sentinel down-after-milliseconds {MASTER} 600"),
         format!("sentinel failover-timeout {MASTER} 2000"),
     ];
+    if !more.is_empty() {
+        lines.push(format!("tls-port {}", tls_port(addr)));
+        lines.extend(more.iter().cloned());
+    }
     if let Some(password) = password {
         lines.push(format!("requirepass {password}"));
         lines.push(format!("sentinel sentinel-pass {password}"));
@@ -231,7 +265,7 @@ fn fields(said: &Value) -> BTreeMap<String, String> {
     }
 }
 
-fn text(value: &Value) -> String {
+pub fn text(value: &Value) -> String {
     match value {
         Value::BulkString(octets) => String::from_utf8(octets.clone()).unwrap(),
         other => panic!("{other:?} is no text"),
@@ -247,125 +281,4 @@ pub fn cli_at(url: &str, command: &[&str]) -> Value {
         .get_connection_with_timeout(super::PATIENCE)
         .and_then(|mut connection| redis::ConnectionLike::req_command(&mut connection, &packed));
     answer.unwrap_or(Value::Nil)
-}
-
-/// A cluster of three masters, each with `replicas` replicas.
-#[derive(Debug)]
-pub struct Cluster {
-    /// Masters first.
-    pub nodes: Vec<Redis>,
-}
-
-const MASTERS: usize = 3;
-const SLOTS: usize = 16_384;
-
-impl Cluster {
-    /// `None` where no server is installed.
-    pub fn start(replicas: usize, more: &[&str]) -> Option<Self> {
-        let mut arguments = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", "800"];
-        arguments.extend(["--repl-diskless-sync-delay", "0"]);
-        let ip = own_ip().to_string();
-        arguments.extend(["--cluster-config-file", "nodes.conf"]);
-        // Others would see where its connections come from, which is 127.0.0.1.
-        arguments.extend(["--cluster-announce-ip", &ip, "--replica-announce-ip", &ip]);
-        arguments.extend(more);
-        let count = MASTERS * (1 + replicas);
-        let nodes: Option<Vec<_>> = (0..count).map(|_| Redis::start(&arguments)).collect();
-        let cluster = Self { nodes: nodes? };
-        for (number, node) in cluster.nodes.iter().enumerate() {
-            let epoch = (number + 1).to_string();
-            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
-            if number < MASTERS {
-                let (first, end) = (SLOTS * number / MASTERS, SLOTS * (number + 1) / MASTERS);
-                let (first, last) = (first.to_string(), (end - 1).to_string());
-                node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
-            }
-            if number > 0 {
-                cluster.meet(number, more.contains(&TLS_PORT));
-            }
-        }
-        cluster.settled(count);
-        for number in MASTERS..count {
-            let master = cluster.id(number % MASTERS);
-            let node = &cluster.nodes[number];
-            eventually("it becomes a replica", || {
-                node.cli(&["CLUSTER", "REPLICATE", &master]) == Value::Okay
-            });
-        }
-        for node in &cluster.nodes[MASTERS..] {
-            eventually("the replica has caught up", || {
-                node.info("master_link_status") == "up"
-            });
-        }
-        eventually("every node knows who is whose replica", || {
-            cluster.nodes.iter().all(|node| {
-                let known = text(&node.cli(&["CLUSTER", "NODES"]));
-                known.matches("slave ").count() == count - MASTERS
-            })
-        });
-        cluster.settled(count);
-        Some(cluster)
-    }
-
-    fn meet(&self, number: usize, over_tls: bool) {
-        let first = self.nodes[0].addr();
-        let port = if over_tls {
-            tls_port(first)
-        } else {
-            first.port()
-        };
-        let (ip, port) = (first.ip().to_string(), port.to_string());
-        let said = self.nodes[number].cli(&["CLUSTER", "MEET", &ip, &port]);
-        assert_eq!(said, Value::Okay);
-    }
-
-    /// Waits until every node that answers says that all is well among `count`.
-    pub fn settled(&self, count: usize) {
-        eventually("the cluster is well", || {
-            self.nodes.iter().all(|node| {
-                let info = cli_at(&node.url(), &["CLUSTER", "INFO"]);
-                let Value::BulkString(info) = info else {
-                    return false;
-                };
-                let info = String::from_utf8(info).unwrap();
-                let line = |text: &str| info.lines().any(|line| line.trim() == text);
-                line("cluster_state:ok")
-                    && line("cluster_size:3")
-                    && line(&format!("cluster_known_nodes:{count}"))
-            })
-        });
-    }
-
-    pub fn id(&self, number: usize) -> String {
-        text(&self.nodes[number].cli(&["CLUSTER", "MYID"]))
-    }
-
-    /// Two of the nodes are named, the others are to be found.
-    pub fn url(&self) -> String {
-        format!(
-            "redis+cluster://{},{}",
-            self.nodes[0].addr(),
-            self.nodes[1].addr()
-        )
-    }
-
-    /// The nodes that keep slots, as `number` of `nodes`.
-    pub fn masters(&self) -> Vec<&Redis> {
-        self.nodes.iter().take(MASTERS).collect()
-    }
-
-    /// Who of the first masters keeps `slot` at the beginning.
-    pub fn keeper(slot: u16) -> usize {
-        (0..MASTERS)
-            .find(|number| usize::from(slot) < SLOTS * (number + 1) / MASTERS)
-            .unwrap()
-    }
-
-    /// The slot of a key, as the servers say it.
-    pub fn slot(&self, name: &str) -> u16 {
-        match self.nodes[0].cli(&["CLUSTER", "KEYSLOT", name]) {
-            Value::Int(slot) => slot.try_into().unwrap(),
-            other => panic!("{other:?}"),
-        }
-    }
 }
