@@ -5,6 +5,7 @@ mod cluster;
 mod ledger;
 mod replicas;
 mod sentinel;
+mod votes;
 
 use std::path::PathBuf;
 use std::sync::Arc;
