@@ -61,6 +61,7 @@ impl Default for Config {
                 secret: None,
                 vault: VaultSettings::default(),
                 timeout: Duration::from_millis(250),
+                wait_replicas: 0,
                 single_replica: false,
                 allow_eviction: false,
                 max_records: 1_000_000,

@@ -39,7 +39,8 @@ use thiserror::Error;
 use crate::idempotency::{Identity, Operation, Outcome, RecordKey, Secret};
 use crate::tls::ClientSettings;
 
-pub use self::redis::RedisStores;
+use self::redis::without_user;
+pub use self::redis::{REDIS_SCHEMES, RedisStores, WrongUrl, check_redis_url, host_and_port};
 pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use open::Stores;
@@ -117,6 +118,9 @@ pub enum StoreErrorKind {
     /// No room: a full memory or file store, Redis with OOM.
     #[error("full")]
     Full,
+    /// Done, and not confirmed by as many replicas as `store.wait_replicas` asks for.
+    #[error("unconfirmed")]
+    Unconfirmed,
     /// R25: there is a record and it cannot be read.
     #[error("unreadable")]
     Unreadable,
@@ -155,6 +159,8 @@ pub struct Settings {
     pub namespace: String,
     /// R24: the deadline of one store call.
     pub timeout: Duration,
+    /// Redis: replicas that must have a claim or settle before it counts.
+    pub wait_replicas: u32,
     /// `memory:` and `file:` under Kubernetes need this.
     pub single_replica: bool,
     /// Start although Redis may evict records. Loud.
@@ -186,7 +192,8 @@ pub enum StoreUrl {
     Memory,
     /// `file:PATH`
     File(PathBuf),
-    /// `redis://[user[:password]@]host[:port][/db]`, as given. Holds the password.
+    /// `redis://[user[:password]@]host[:port][/db]` and its other forms (`redis/address.rs`), as
+    /// given. Holds the password.
     Redis(String),
 }
 
@@ -194,7 +201,8 @@ impl StoreUrl {
     /// Whether it is reached over TLS.
     pub fn is_tls(&self) -> bool {
         match self {
-            Self::Memory | Self::File(_) | Self::Redis(_) => false,
+            Self::Memory | Self::File(_) => false,
+            Self::Redis(url) => url.starts_with("rediss"),
         }
     }
 }
@@ -205,11 +213,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::File(path) => write!(f, "file:{}", path.display()),
-            Self::Redis(url) => {
-                let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
-                let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
-                write!(f, "redis://{address}")
-            }
+            Self::Redis(url) => f.write_str(&without_user(url)),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{
     FileStore, MemoryStore, OpenError, RedisStores, Settings, Store, StoreError, StoreUrl, WakeFn,
 };
 use crate::clock::Clock;
+use crate::tls::{Certificates, ClientSettings};
 
 /// An open store of whichever kind.
 #[derive(Debug)]
@@ -70,6 +71,14 @@ impl Stores {
             Self::Memory(store) => Ok(store.sweep(limit)),
             Self::File(store) => store.sweep(limit).await,
             Self::Redis(_) => Ok(0),
+        }
+    }
+
+    /// Once: the certificates of a store over TLS, to be renewed while it is used.
+    pub fn take_certificates(&mut self) -> Option<Certificates<ClientSettings>> {
+        match self {
+            Self::Memory(_) | Self::File(_) => None,
+            Self::Redis(stores) => stores.take_certificates(),
         }
     }
 

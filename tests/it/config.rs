@@ -213,6 +213,10 @@ fn the_examples_of_the_shipped_file_are_valid() {
         .replace(
             "url = \"http://127.0.0.1:3000\"",
             "url = \"https://localhost\"",
+        )
+        .replace(
+            "url = \"file:retrysafe.db\"",
+            "url = \"rediss://localhost\"",
         );
     let parsed = config::parse(&text, "config.toml", &Environment::new());
     let (config, warnings) = parsed.unwrap();

@@ -26,6 +26,7 @@ mod outages;
 mod outcomes;
 mod passthrough;
 mod redis_faults;
+mod redis_groups;
 mod refusals;
 mod replicas;
 mod secrets;

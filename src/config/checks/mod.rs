@@ -206,6 +206,11 @@ impl Checks<'_, '_> {
             };
             self.warning(None, &["store.single_replica"], message, help);
         }
+        if one_replica && store.wait_replicas > 0 {
+            let message = format!("`wait_replicas` has no effect with `{}`", store.url);
+            let help = "it is for a Redis with replicas; remove it";
+            self.warning(None, &["store.wait_replicas"], message, help);
+        }
         if store.allow_eviction {
             self.warning(
                 None,

@@ -28,17 +28,18 @@ impl Checks<'_, '_> {
                 "server.tls.key_file",
                 "server.tls.client_ca_file",
             ];
-            self.files(&keys, tls);
+            self.files(&keys, None, tls);
         }
         if matches!(config.proxy.upstream.url, UpstreamUrl::Https(_)) {
-            self.files(&UPSTREAM, &config.proxy.upstream.tls);
+            self.files(&UPSTREAM, Some("upstream.url"), &config.proxy.upstream.tls);
         }
         if config.store.url.is_tls() {
-            self.files(&STORE, &config.store.tls);
+            self.files(&STORE, Some("store.url"), &config.store.tls);
         }
     }
 
-    fn files(&mut self, keys: &[&str], side: &impl Side) {
+    /// `url`: the key that asks for TLS where nothing else does.
+    fn files(&mut self, keys: &[&str], url: Option<&'static str>, side: &impl Side) {
         if self.spot(None, keys).is_none() {
             return;
         }
@@ -50,7 +51,7 @@ impl Checks<'_, '_> {
             Err(findings) => {
                 for found in findings {
                     // Where nothing is written it is the url that asks for it.
-                    let keys = [found.key, "upstream.url"];
+                    let keys = [found.key, url.unwrap_or(found.key)];
                     self.error(None, &keys, found.to_string(), found.help);
                 }
             }

@@ -193,6 +193,11 @@ fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
         secret(value, sink).map(Some)
     });
     reader.set("store.timeout", &mut store.timeout, above_zero);
+    reader.set(
+        "store.wait_replicas",
+        &mut store.wait_replicas,
+        integer(0..=100),
+    );
     reader.set("store.single_replica", &mut store.single_replica, boolean);
     reader.set("store.allow_eviction", &mut store.allow_eviction, boolean);
     reader.set(

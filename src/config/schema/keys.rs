@@ -196,7 +196,7 @@ pub(super) const PROCESS: &[Key] = &[
         "store.url",
         Kind::Text("url"),
         r#""file:retrysafe.db""#,
-        "Where records are kept: `memory:`, `file:PATH` or `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.",
+        "Where records are kept: `memory:`, `file:PATH`, `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `redis+unix://[...@]/PATH[?db=DB]`, `redis+sentinel://[...@]HOST[:PORT],.../MASTER[/DB]` or `redis+cluster://[...@]HOST[:PORT],...`. `rediss` in place of `redis` is the same over TLS.",
     ),
     key(
         "store.url_file",
@@ -227,6 +227,12 @@ pub(super) const PROCESS: &[Key] = &[
         Kind::Duration,
         r#""250ms""#,
         "The deadline of one store call.",
+    ),
+    key(
+        "store.wait_replicas",
+        Kind::Integer,
+        "0",
+        "Redis: replicas that must have a claim or settle before it counts. What they have survives a failover to one of them.",
     ),
     key(
         "store.single_replica",
@@ -354,7 +360,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
         "remove it; the store answers replays itself",
     ),
     not_yet("store.cache_ttl", "remove it; nothing is cached"),
-    not_yet("store.wait_replicas", "remove it"),
     not_yet(
         "jwt",
         "remove it; scopes take `header:NAME` or `basic:user`",

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use super::schema::nearest;
 use crate::proxy::{HostPort, UpstreamUrl};
-use crate::store::StoreUrl;
+use crate::store::{REDIS_SCHEMES, StoreUrl, check_redis_url, host_and_port};
 
 /// Why a url cannot be used, and what to write. Holds nothing of the url itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ fn wrong<T>(message: impl Into<String>, help: impl Into<String>) -> Result<T, Ur
 const STORE_HELP: &str =
     "write \"memory:\", \"file:PATH\" or \"redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]\"";
 
-/// Parses `memory:`, `file:PATH`, `redis://[user[:password]@]host[:port][/db]`.
+/// Parses `memory:`, `file:PATH` and the forms of a Redis (`store/redis/address.rs`).
 pub fn parse_store_url(text: &str) -> Result<StoreUrl, UrlError> {
     let Some((scheme, rest)) = text.split_once(':') else {
         return wrong("is not a store url", STORE_HELP);
@@ -53,65 +53,28 @@ pub fn parse_store_url(text: &str) -> Result<StoreUrl, UrlError> {
         ),
         "file" if rest.contains('\0') => wrong("is not a path", "write \"file:PATH\""),
         "file" => Ok(StoreUrl::File(PathBuf::from(rest))),
-        "redis" => match rest.strip_prefix("//") {
-            Some(rest) => redis(rest).map(|()| StoreUrl::Redis(text.to_owned())),
-            None => wrong("lacks the two slashes after `redis:`", STORE_HELP),
-        },
-        "rediss" | "redis+sentinel" | "redis+cluster" | "rediss+cluster" | "rediss+sentinel" => {
-            wrong(
-                format!("is {scheme}://, which is not available in this version yet"),
-                "use \"redis://\" (one server, no TLS)",
-            )
-        }
+        "rediss+unix" => redis(text),
+        scheme if REDIS_SCHEMES.contains(&scheme) => redis(text),
         "postgres" | "postgresql" => wrong(
             format!("is {scheme}://, which is not available in this version yet"),
             "use \"redis://\" for several replicas or \"file:PATH\" for one",
         ),
-        other => match nearest(other, ["memory", "file", "redis"].into_iter()) {
+        other => match nearest(other, known()) {
             Some(_) => wrong("misspells its scheme", STORE_HELP),
             None => wrong("does not begin with a known scheme", STORE_HELP),
         },
     }
 }
 
-/// Checks what follows `redis://`.
-fn redis(rest: &str) -> Result<(), UrlError> {
-    const ENCODE: &str = "a password with / ? # or @ in it needs these as %2F, %3F, %23 and %40";
-    if rest.contains(['?', '#']) {
-        return wrong("has a query or fragment", ENCODE);
+fn redis(text: &str) -> Result<StoreUrl, UrlError> {
+    match check_redis_url(text) {
+        Ok(()) => Ok(StoreUrl::Redis(text.to_owned())),
+        Err(found) => wrong(found.message, found.help),
     }
-    let (user_info, place) = match rest.rsplit_once('@') {
-        Some((user_info, place)) => (user_info, place),
-        None => ("", rest),
-    };
-    if user_info.contains(['@', '/']) || user_info.contains(char::is_whitespace) {
-        return wrong("has user info that is not percent-encoded", ENCODE);
-    }
-    if !percent_encoding_is_whole(user_info) {
-        return wrong("has a % that begins no escape", "write % itself as %25");
-    }
-    let (authority, database) = match place.split_once('/') {
-        Some((authority, database)) => (authority, database),
-        None => (place, ""),
-    };
-    if let Err(message) = host_and_port(authority) {
-        let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
-        let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
-        let help = if is_port { STORE_HELP } else { ENCODE };
-        return wrong(message, help);
-    }
-    if !database.is_empty() && database.parse::<u32>().is_err() {
-        let help = "write a number after the slash, e.g. \"redis://127.0.0.1:6379/0\"";
-        return wrong("has a database that is no number", help);
-    }
-    Ok(())
 }
 
-fn percent_encoding_is_whole(text: &str) -> bool {
-    text.match_indices('%').all(|(at, _)| {
-        let digits = text.get(at + 1..at + 3);
-        digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
-    })
+fn known() -> impl Iterator<Item = &'static str> {
+    ["memory", "file"].into_iter().chain(REDIS_SCHEMES)
 }
 
 const UPSTREAM_HELP: &str = "write \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\", e.g. \"http://127.0.0.1:3000\"";
@@ -174,39 +137,6 @@ fn unix(path: &str) -> Result<UpstreamUrl, UrlError> {
         );
     }
     Ok(UpstreamUrl::Unix(PathBuf::from(path)))
-}
-
-/// Takes `host`, `host:port`, `[v6]`, `[v6]:port` apart.
-fn host_and_port(authority: &str) -> Result<(&str, Option<u16>), &'static str> {
-    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
-        let (host, after) = rest.split_once(']').ok_or("has a [ without ]")?;
-        if host.parse::<std::net::Ipv6Addr>().is_err() {
-            return Err("has no IPv6 address in its brackets");
-        }
-        let port = after.strip_prefix(':');
-        if port.is_none() && !after.is_empty() {
-            return Err("has something between ] and the port");
-        }
-        (host, port)
-    } else {
-        let (host, port) = match authority.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
-        };
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
-        if host.is_empty() {
-            return Err("names no host");
-        }
-        if !host.bytes().all(fits) {
-            return Err("has a host that is no name or address");
-        }
-        (host, port)
-    };
-    let number = |text: &str| match text.parse::<u16>() {
-        Ok(port) if port > 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(port),
-        _ => Err("has a port that is no number from 1 to 65535"),
-    };
-    Ok((host, port.map(number).transpose()?))
 }
 
 #[cfg(test)]

@@ -18,6 +18,16 @@ fn store_urls_are_parsed() {
         "redis://:hunter2@host/0",
         "redis://user:hun%40ter2@redis_1.internal:1/2",
         "redis://user:a:b@host",
+        "rediss://:hunter2@host/0",
+        "redis+unix:///run/redis.sock",
+        "redis+unix:///run/a@b:c.sock?db=3",
+        "redis+unix://user:hunter2@/run/redis.sock",
+        "redis+sentinel://a/mymaster",
+        "redis+sentinel://u:hunter2@a:1,[::1]:2,c/my-master_1.x/4",
+        "rediss+sentinel://a,b,c/m",
+        "redis+cluster://a",
+        "redis+cluster://u:hunter2@a:1,b:2,[::1]:3/",
+        "rediss+cluster://:hunter2@a,b/0",
     ] {
         assert_eq!(
             parse_store_url(url),
@@ -68,25 +78,59 @@ fn what_is_no_store_url_is_refused_without_repeating_it() {
         "http://u:hunter2@host",
         "://hunter2",
     ] {
-        let error = parse_store_url(url).expect_err(url);
-        let shown = error.to_string();
-        assert!(
-            !shown.contains("hunter2") && !shown.contains("ter2"),
-            "{url}: {shown}"
-        );
-        assert!(!error.help.is_empty(), "{url}");
+        refused_in_silence(url);
+    }
+}
+
+fn refused_in_silence(url: &str) {
+    let error = parse_store_url(url).expect_err(url);
+    let shown = error.to_string();
+    assert!(
+        !shown.contains("hunter2") && !shown.contains("ter2"),
+        "{url}: {shown}"
+    );
+    assert!(!error.help.is_empty(), "{url}");
+}
+
+#[test]
+fn what_is_no_other_form_of_a_redis_is_refused_without_repeating_it() {
+    for url in [
+        "redis://hun%ff2:hunter2@host",
+        "rediss:hunter2@host",
+        "rediss://u:hunter2@host/x",
+        "rediss+unix:///hunter2.sock",
+        "redis+unix:/hunter2.sock",
+        "redis+unix://hunter2",
+        "redis+unix://",
+        "redis+unix:///",
+        "redis+unix:///hunter2/",
+        "redis+unix://hunter2/s.sock",
+        "redis+unix:///hunter2.sock?x=1",
+        "redis+unix:///hunter2.sock?db=x",
+        "redis+unix:///hunter2.sock?db=-1",
+        "redis+unix://u:hunter2/@/s.sock",
+        "redis+sentinel://a,b",
+        "redis+sentinel://a,b/",
+        "redis+sentinel:///hunter2",
+        "redis+sentinel://a,/hunter2",
+        "redis+sentinel://a:x/hunter2",
+        "redis+sentinel://a/hunter2 /0",
+        "redis+sentinel://a/hunter2/x",
+        "redis+sentinel://a/hunter2/0/1",
+        "redis+cluster://",
+        "redis+cluster://hunter2,",
+        "redis+cluster://hunter2/1",
+        "redis+cluster://a:0",
+        "redis+cluster://:hunter2",
+        "redis+valkey://hunter2",
+    ] {
+        refused_in_silence(url);
     }
 }
 
 #[test]
 fn stores_that_do_not_exist_yet_are_told_apart_from_mistakes() {
-    for url in [
-        "rediss://host",
-        "redis+sentinel://a,b/m",
-        "redis+cluster://a,b",
-        "postgres://user:hunter2@db/x",
-        "postgresql://db/x",
-    ] {
+    for url in ["postgres://user:hunter2@db/x", "postgresql://db/x"] {
         let error = parse_store_url(url).expect_err(url);
         assert!(
             error.message.contains("not available in this version yet"),
@@ -99,9 +143,22 @@ fn stores_that_do_not_exist_yet_are_told_apart_from_mistakes() {
 
 #[test]
 fn a_password_never_shows_in_a_store_url() {
-    let url = parse_store_url("redis://user:hunter2@host:1/2").unwrap();
-    assert_eq!(url.to_string(), "redis://host:1/2");
-    assert_eq!(format!("{url:?}"), "redis://host:1/2");
+    for (url, shown) in [
+        ("redis://user:hunter2@host:1/2", "redis://host:1/2"),
+        ("rediss://:hunter2@host", "rediss://host"),
+        ("redis+unix://u:hunter2@/a@b?db=1", "redis+unix:///a@b?db=1"),
+        ("redis+unix:///a@b", "redis+unix:///a@b"),
+        (
+            "redis+sentinel://u:hunter2@a,b:2/m/0",
+            "redis+sentinel://a,b:2/m/0",
+        ),
+        ("rediss+cluster://u:hunter2@a,b:2", "rediss+cluster://a,b:2"),
+    ] {
+        let parsed = parse_store_url(url).unwrap();
+        assert_eq!(parsed.to_string(), shown);
+        assert_eq!(format!("{parsed:?}"), shown);
+        assert_eq!(parsed.is_tls(), url.starts_with("rediss"));
+    }
 }
 
 #[test]

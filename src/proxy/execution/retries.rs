@@ -40,7 +40,12 @@ pub(super) async fn confirm(
         if retries.wait(&error).await.is_err() {
             return proxy.shared.left_unsettled();
         }
-        if error.kind == StoreErrorKind::Full || error.kind == StoreErrorKind::Refused {
+        // The store answers, but this does not get in.
+        let is_refused = matches!(
+            error.kind,
+            StoreErrorKind::Full | StoreErrorKind::Refused | StoreErrorKind::Unconfirmed
+        );
+        if is_refused {
             settling.renew().await;
         }
         match settling.attempt().await {

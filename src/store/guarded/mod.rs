@@ -27,12 +27,13 @@ const LAST_PROBE: Duration = Duration::from_secs(1);
 const OPERATIONS: [&str; 8] = [
     "read", "claim", "renew", "settle", "abandon", "operate", "ping", "listen",
 ];
-const KINDS: [StoreErrorKind; 7] = [
+const KINDS: [StoreErrorKind; 8] = [
     StoreErrorKind::Unavailable,
     StoreErrorKind::Timeout,
     StoreErrorKind::BreakerOpen,
     StoreErrorKind::Refused,
     StoreErrorKind::Full,
+    StoreErrorKind::Unconfirmed,
     StoreErrorKind::Unreadable,
     StoreErrorKind::Internal,
 ];
@@ -259,7 +260,10 @@ impl Guarded {
                     StoreErrorKind::Unavailable | StoreErrorKind::Timeout => {
                         self.breaker.failed(started, now, error);
                     }
-                    StoreErrorKind::Refused | StoreErrorKind::Full | StoreErrorKind::Unreadable => {
+                    StoreErrorKind::Refused
+                    | StoreErrorKind::Full
+                    | StoreErrorKind::Unconfirmed
+                    | StoreErrorKind::Unreadable => {
                         self.breaker.succeeded(now);
                     }
                     StoreErrorKind::BreakerOpen | StoreErrorKind::Internal => {}
@@ -314,6 +318,7 @@ fn kind_label(kind: StoreErrorKind) -> &'static str {
         StoreErrorKind::BreakerOpen => "breaker_open",
         StoreErrorKind::Refused => "refused",
         StoreErrorKind::Full => "full",
+        StoreErrorKind::Unconfirmed => "unconfirmed",
         StoreErrorKind::Unreadable => "unreadable",
         StoreErrorKind::Internal => "internal",
     }

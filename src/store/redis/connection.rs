@@ -5,128 +5,36 @@
 //! connection stands, every error is `NotSent`.
 //!
 //! A connection is dropped when it breaks, when it was silent three times in a row (a peer that
-//! vanished says nothing), and when the server is read-only: behind a name, the primary may be
-//! somebody else by now.
+//! vanished says nothing), when the server is read-only (behind a name, the primary may be somebody
+//! else by now), and when sentinels name somebody else.
 //!
 //! Deliberately absent: repeating a command. Whether that is right is for its sender to say.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionInfo, Pipeline, RedisConnectionInfo, RedisResult,
-    ServerError, Value,
-};
-use tokio::net::TcpStream;
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, ServerError, Value};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::errors;
 use super::info::Info;
+use super::link::{Driver, End, Target};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Commands that may wait to be written; beyond it callers wait, within their deadline.
-const QUEUE: usize = 1_024;
 /// Replies missed in a row after which a connection is given up.
 const SILENT: u32 = 3;
 /// A read-only server's connection is given up only when it is older, or each call would connect.
 const YOUNG: Duration = Duration::from_secs(1);
-
-/// Where to connect.
-#[derive(Debug)]
-pub(super) struct Target {
-    pub(super) host: String,
-    pub(super) port: u16,
-    /// User, password and database; its `Debug` hides the password.
-    pub(super) login: RedisConnectionInfo,
-    /// For messages: no user, no password.
-    pub(super) address: String,
-    pub(super) timeout: Duration,
-}
-
-impl Target {
-    /// `None`: not an address over TCP.
-    pub(super) fn new(info: &ConnectionInfo, address: String, timeout: Duration) -> Option<Self> {
-        let redis::ConnectionAddr::Tcp(host, port) = info.addr() else {
-            return None;
-        };
-        Some(Self {
-            host: host.clone(),
-            port: *port,
-            login: info
-                .redis_settings()
-                .clone()
-                .set_lib_name("retrysafe", env!("CARGO_PKG_VERSION")),
-            address,
-            timeout,
-        })
-    }
-
-    /// Connects and logs in, in `timeout` at most; the connection's own task is the second part.
-    pub(super) async fn connect(
-        &self,
-        login: &RedisConnectionInfo,
-        config: AsyncConnectionConfig,
-    ) -> Result<(MultiplexedConnection, Driver), StoreError> {
-        let config = config
-            .set_response_timeout(Some(self.timeout))
-            .set_pipeline_buffer_size(QUEUE);
-        let attempt = async {
-            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-            stream.set_nodelay(true)?;
-            MultiplexedConnection::new_with_config(login, stream, config).await
-        };
-        let made = tokio::time::timeout(self.timeout, attempt).await;
-        let made = made.map_err(|_| self.too_slow())?;
-        let (connection, driver) =
-            made.map_err(|error| errors::not_connected(&self.address, &error))?;
-        Ok((connection, Driver(tokio::spawn(driver))))
-    }
-
-    fn too_slow(&self) -> StoreError {
-        let message = format!(
-            "no connection to Redis at {} in {:?}",
-            self.address, self.timeout
-        );
-        StoreError::not_sent(StoreErrorKind::Timeout, message)
-    }
-}
-
-/// The task that moves a connection's octets. It ends when the connection does.
-pub(super) struct Driver(JoinHandle<()>);
-
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.has_ended() { "Ended" } else { "Running" })
-    }
-}
-
-impl Driver {
-    fn has_ended(&self) -> bool {
-        self.0.is_finished()
-    }
-
-    /// Waits for the connection's end.
-    pub(super) async fn ended(&mut self) {
-        drop((&mut self.0).await);
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
 
 /// A connection that stands.
 #[derive(Debug)]
 pub(super) struct Live {
     connection: MultiplexedConnection,
     driver: Driver,
+    end: End,
     /// What the server said about itself.
     pub(super) info: Info,
     silent: AtomicU32,
@@ -134,7 +42,7 @@ pub(super) struct Live {
 }
 
 /// What can come instead of a reply.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Trouble {
     /// The server's own error.
     Answered(ServerError),
@@ -180,7 +88,7 @@ impl Slot {
         let mut attempt = {
             let mut state = lock(&self.state);
             match &*state {
-                State::Live(live) if !live.driver.has_ended() => return Ok(Arc::clone(live)),
+                State::Live(live) if self.is_good(live) => return Ok(Arc::clone(live)),
                 // An attempt whose runtime went down never ends; it is not waited for.
                 State::Connecting(attempt) if attempt.has_changed().is_ok() => attempt.clone(),
                 _ => {
@@ -198,6 +106,10 @@ impl Slot {
                 "the attempt to connect to Redis was given up",
             )),
         }
+    }
+
+    fn is_good(&self, live: &Live) -> bool {
+        !live.driver.has_ended() && !self.target.has_left(&live.end)
     }
 
     fn begin(&self) -> watch::Receiver<Made> {
@@ -275,10 +187,11 @@ impl Slot {
 impl Live {
     async fn connect(target: &Target) -> Result<Self, StoreError> {
         let config = AsyncConnectionConfig::new();
-        let (connection, driver) = target.connect(&target.login, config).await?;
+        let (connection, driver, end) = target.connect(&target.access.login, config).await?;
         let asked = redis::cmd("INFO").arg("server").to_owned();
         let said = connection.clone().send_packed_command(&asked).await;
-        let said = said.map_err(|error| errors::not_connected(&target.address, &error))?;
+        let said =
+            said.map_err(|error| errors::not_connected(&target.access.shown(&end), &error))?;
         // Whom `INFO` is not allowed can work all the same; any other refusal is one of everything.
         match &said {
             Value::ServerError(error) if errors::code(error) != "NOPERM" => {
@@ -289,6 +202,7 @@ impl Live {
         Ok(Self {
             connection,
             driver,
+            end,
             info: Info::read(&said),
             silent: AtomicU32::new(0),
             born: Instant::now(),

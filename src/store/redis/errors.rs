@@ -6,9 +6,12 @@
 //!
 //! Deliberately absent: what to do about it. The caller knows.
 
+use std::io;
+
 use redis::{ErrorKind, RedisError, ServerError};
 
 use crate::store::{StoreError, StoreErrorKind};
+use crate::tls::{Failure, failure};
 
 /// Codes that a script of Redis 6.2 hides behind its own `ERR`.
 const HIDDEN: [&str; 6] = [
@@ -85,6 +88,34 @@ pub(super) fn not_connected(address: &str, error: &RedisError) -> StoreError {
         _ => format!("no connection to Redis at {address}: {error}"),
     };
     StoreError::not_sent(StoreErrorKind::Unavailable, message)
+}
+
+/// A TLS handshake that failed: nothing was sent.
+pub(super) fn no_tls(address: &str, error: &io::Error) -> StoreError {
+    let advice = match failure(error) {
+        Some(Failure::Certificate) => {
+            ": its certificate is not trusted; see store.tls.ca_file and store.tls.server_name"
+        }
+        Some(Failure::Alert { certificate: true }) => {
+            ": it refuses our certificate; see store.tls.cert_file"
+        }
+        Some(_) => ": does it speak TLS?",
+        None => "",
+    };
+    let message = format!("no connection to Redis at {address}: {error}{advice}");
+    StoreError::not_sent(StoreErrorKind::Unavailable, message)
+}
+
+/// Nobody of several could be asked.
+pub(super) fn no_node() -> StoreError {
+    let message = "no server of the store could be asked";
+    StoreError::not_sent(StoreErrorKind::Unavailable, message)
+}
+
+/// Written, and too few replicas have it: a failover may lose it.
+pub(super) fn unconfirmed(found: &str, wanted: u32) -> StoreError {
+    let message = format!("replicas that confirmed the write: {found} of {wanted}");
+    StoreError::maybe_sent(StoreErrorKind::Unconfirmed, message)
 }
 
 /// Something is stored that is no record.

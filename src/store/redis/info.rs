@@ -7,6 +7,7 @@
 
 use redis::Value;
 
+use super::address::Place;
 use crate::store::OpenError;
 
 /// The parts of `INFO` that matter here.
@@ -15,6 +16,8 @@ pub(super) struct Info {
     /// Major and minor version of the Redis it is, or that Valkey says it stands for.
     pub(super) version: Option<(u32, u32)>,
     pub(super) policy: Option<String>,
+    /// Replicas that are connected, as the server knows them.
+    pub(super) replicas: Vec<Place>,
 }
 
 impl Info {
@@ -34,7 +37,27 @@ impl Info {
         Self {
             version: field("redis_version").as_deref().and_then(version),
             policy: field("maxmemory_policy"),
+            replicas: text.lines().filter_map(replica).collect(),
         }
+    }
+
+    /// Lays what another section says beside it.
+    pub(super) fn add(&mut self, other: Self) {
+        self.version = self.version.or(other.version);
+        self.policy = self.policy.take().or(other.policy);
+        self.replicas.extend(other.replicas);
+    }
+
+    /// A warning where fewer replicas are there than have to confirm.
+    pub(super) fn too_few(&self, address: &str, wanted: u32) -> Option<String> {
+        let found = self.replicas.len();
+        let short = u32::try_from(found).is_ok_and(|found| found < wanted);
+        short.then(|| {
+            format!(
+                "Redis at {address} has {found} replicas and store.wait_replicas is {wanted}: \
+                 nothing new is claimed until there are enough"
+            )
+        })
     }
 
     /// Whether the server knows `SET NX GET` and flags of scripts. An unknown one is treated as
@@ -79,6 +102,21 @@ impl Info {
     }
 }
 
+/// `slave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0`
+fn replica(line: &str) -> Option<Place> {
+    let (name, fields) = line.trim().split_once(':')?;
+    name.strip_prefix("slave")?.parse::<u32>().ok()?;
+    let field = |name: &str| {
+        let mut fields = fields.split(',').filter_map(|field| field.split_once('='));
+        fields.find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    field("state").filter(|state| *state == "online")?;
+    Some(Place {
+        host: field("ip")?.to_owned(),
+        port: field("port")?.parse().ok()?,
+    })
+}
+
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.').map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))
@@ -115,6 +153,20 @@ mod tests {
             assert!(!info(unknown).is_modern());
         }
         assert_eq!(Info::read(&Value::Nil), Info::default());
+    }
+
+    #[test]
+    fn replicas_that_are_there_are_counted() {
+        let text = "role:master\r\nconnected_slaves:2\r\n\
+                    slave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0\r\n\
+                    slave1:ip=::1,port=1,state=wait_bgsave,offset=0,lag=0\r\n\
+                    slave_read_only:1\r\n";
+        let read = info(text);
+        assert_eq!(read.replicas.len(), 1, "{read:?}");
+        assert_eq!(read.replicas[0].to_string(), "10.0.0.2:6379");
+        assert_eq!(read.too_few("redis://h:1", 1), None);
+        let warning = read.too_few("redis://h:1", 2).unwrap();
+        assert!(warning.contains("has 1 replicas"), "{warning}");
     }
 
     #[test]

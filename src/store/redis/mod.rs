@@ -1,44 +1,60 @@
-//! `redis://`: records that several replicas share. Redis 6.2 and later, Valkey 8 and later.
+//! `redis://` and its like: records that several replicas share. Redis 6.2 and later, Valkey 8 and
+//! later; one server, the master that sentinels name, or a cluster.
 //!
 //! Owns one key for each record, `{namespace}:{record key in hexadecimal}`, whose value is the
 //! codec's form and whose expiry is the record's end, and one channel for each key that somebody
 //! waits for. Invariant: every operation is one atomic step of the server on that one key, and only
 //! the server's clock decides.
 //!
-//! Each thread has a handle with connections of its own, one for small values and one for large
-//! ones; the subscription is shared by the process.
+//! Each thread has a handle with connections of its own (`node.rs`); what is known of sentinels or a
+//! cluster, and the subscription, are shared by the process.
 //!
-//! Deliberately absent: the deadline around an operation and the breaker, repeating what failed,
-//! Cluster and Sentinel, TLS.
+//! Deliberately absent: the deadline around an operation and the breaker, repeating what failed.
 //!
-//! Read next: `operations.rs` (what is sent), `scripts.rs`, `connection.rs`.
+//! Read next: `operations.rs` (what is sent), `exchange.rs` (where to), `connection.rs`,
+//! `confirmed.rs` (`store.wait_replicas`).
 
+mod address;
+mod check;
+mod cluster;
+mod confirmed;
 mod connection;
 mod errors;
+mod exchange;
 mod info;
+mod link;
+mod node;
 mod operations;
+mod route;
 mod scripts;
+mod sentinel;
 mod subscription;
 mod wanted;
 
 use std::sync::Arc;
 
-use redis::IntoConnectionInfo;
-
-use super::{OpenError, Settings, Store, StoreError, StoreFuture, StoreUrl, WakeFn};
+use super::{OpenError, Settings, Store, StoreFuture, StoreUrl, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
-use connection::{Slot, Target};
-use info::Info;
+use crate::tls::{Certificates, ClientSettings};
+use address::Way;
+pub(in crate::store) use address::without_user;
+pub use address::{REDIS_SCHEMES, WrongUrl, check_redis_url, host_and_port};
+use cluster::Cluster;
+use confirmed::Replicas;
+use link::{Access, End, Finder, Target};
+use route::Route;
 use scripts::Scripts;
+use sentinel::Sentinels;
 use subscription::Subscription;
 
 /// Records in a Redis, for one process. See the module.
 #[derive(Debug)]
 pub struct RedisStores {
     shared: Arc<Shared>,
-    /// For `check` alone.
-    control: Slot,
     allow_eviction: bool,
+    /// `store.wait_replicas`
+    replicas: Option<Replicas>,
+    certificates: Option<Box<Certificates<ClientSettings>>>,
 }
 
 #[derive(Debug)]
@@ -50,7 +66,20 @@ struct Shared {
     subscription: Subscription,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Finder::Sentinels(sentinels) = &self.target.finder {
+            sentinels.stop();
+        }
+    }
+}
+
 impl Shared {
+    /// In the form that such a server understands.
+    fn scripts(&self, modern: bool) -> &Scripts {
+        if modern { &self.modern } else { &self.legacy }
+    }
+
     fn channel(&self, key: RecordKey) -> String {
         format!("{}{key}", prefix(&self.namespace))
     }
@@ -64,18 +93,31 @@ impl RedisStores {
     /// Contacts nobody yet. `wake` is called when another process settles a key that a handle
     /// listens to.
     pub fn new(settings: &Settings, wake: WakeFn) -> Result<Self, OpenError> {
-        let target = target(settings).ok_or_else(|| {
-            OpenError::Unfit(
-                "store.url is no address of a Redis: \
-                 redis://[user[:password]@]host[:port][/database]"
-                    .to_owned(),
-            )
+        let StoreUrl::Redis(url) = &settings.url else {
+            return Err(OpenError::Unfit("store.url is no Redis".to_owned()));
+        };
+        let address = address::parse(url).map_err(|found| {
+            let WrongUrl { message, help } = found;
+            OpenError::Unfit(format!("store.url {message}: {help}"))
         })?;
-        let target = Arc::new(target);
+        let shown = settings.url.to_string();
+        let (access, certificates) = Access::new(&address, shown, settings.timeout, &settings.tls)?;
+        let access = Arc::new(access);
+        let finder = match address.way {
+            Way::Server(place) => Finder::Fixed(End::Server(place)),
+            Way::Socket(path) => Finder::Fixed(End::Socket(path)),
+            Way::Sentinels { places, master } => {
+                Finder::Sentinels(Sentinels::new(Arc::clone(&access), places, master))
+            }
+            Way::Cluster(seeds) => Finder::AnyNode(Cluster::new(Arc::clone(&access), seeds)),
+        };
+        let target = Arc::new(Target { access, finder });
         let prefix = prefix(&settings.namespace).into();
         Ok(Self {
-            control: Slot::new(Arc::clone(&target)),
             allow_eviction: settings.allow_eviction,
+            replicas: (settings.wait_replicas > 0)
+                .then(|| Replicas::new(settings.wait_replicas, settings.timeout)),
+            certificates: certificates.map(Box::new),
             shared: Arc::new(Shared {
                 namespace: settings.namespace.clone(),
                 modern: Scripts::new(true),
@@ -89,55 +131,30 @@ impl RedisStores {
     /// A handle with connections of its own. Each runtime thread takes one and keeps it there.
     pub fn handle(&self) -> Arc<dyn Store> {
         Arc::new(RedisStore {
-            small: Slot::new(Arc::clone(&self.shared.target)),
-            large: Slot::new(Arc::clone(&self.shared.target)),
+            route: Route::new(&self.shared.target, self.replicas.as_ref()),
+            confirms: self.replicas.is_some(),
             shared: Arc::clone(&self.shared),
         })
     }
 
-    /// Asks the server whether it is fit to hold records; answers warnings. At start, and then
-    /// every minute.
-    pub async fn check(&self) -> Result<Vec<String>, OpenError> {
-        let address = &self.shared.target.address;
-        let said = async {
-            let live = self.control.live().await?;
-            let ask = redis::cmd("INFO").arg("memory").to_owned();
-            let said = self.control.command(&live, &ask).await?;
-            Ok::<_, StoreError>(Info {
-                version: live.info.version,
-                ..Info::read(&said)
-            })
-        };
-        match said.await {
-            Ok(info) => info.fit(address, self.allow_eviction),
-            Err(error) => Err(OpenError::Unreachable(format!(
-                "the store at {address} cannot be asked: {}",
-                error.message
-            ))),
-        }
-    }
-
     /// Where it is, without user and password.
     pub fn address(&self) -> &str {
-        &self.shared.target.address
+        &self.shared.target.access.url
     }
-}
 
-/// `None`: the URL is not for us.
-fn target(settings: &Settings) -> Option<Target> {
-    let StoreUrl::Redis(url) = &settings.url else {
-        return None;
-    };
-    let info = url.as_str().into_connection_info().ok()?;
-    Target::new(&info, settings.url.to_string(), settings.timeout)
+    /// Once: the certificates, to be renewed while connections are made with them.
+    pub fn take_certificates(&mut self) -> Option<Certificates<ClientSettings>> {
+        self.certificates.take().map(|files| *files)
+    }
 }
 
 /// One thread's handle.
 #[derive(Debug)]
 struct RedisStore {
     shared: Arc<Shared>,
-    small: Slot,
-    large: Slot,
+    route: Route,
+    /// Whether replicas are asked.
+    confirms: bool,
 }
 
 impl Store for RedisStore {
@@ -146,11 +163,7 @@ impl Store for RedisStore {
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move {
-            let live = self.small.live().await?;
-            self.small.command(&live, &redis::cmd("PING")).await?;
-            Ok(())
-        })
+        Box::pin(self.route.ping())
     }
 
     fn listen(&self, key: RecordKey) -> StoreFuture<'_, ()> {

@@ -10,12 +10,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
 use super::RedisStore;
-use super::connection::{Slot, Trouble};
+use super::connection::Trouble;
 use super::errors;
-use super::scripts::{Script, Scripts, answer};
+use super::exchange::{Call, How, Said};
+use super::scripts::answer;
 use crate::idempotency::record::State;
 use crate::idempotency::transition::{ABANDONED_RETENTION, Claim, Entry, Held, millis, rank};
 use crate::idempotency::{Operation, Outcome, Record, RecordKey, codec, transition};
@@ -48,9 +49,8 @@ impl RedisStore {
     async fn claim(&self, key: RecordKey, claim: Claim) -> Result<Outcome, StoreError> {
         let record = claim.record(1);
         let value = codec::encode(&record);
-        let found = match self.set_if_absent(key, &value, record.retention).await {
-            Ok(None) => return Ok(Outcome::Acquired { attempt: 1 }),
-            Ok(Some(found)) => found,
+        let said = match self.set_if_absent(key, &value, record.retention).await {
+            Ok(said) => said,
             Err(Trouble::Answered(error)) => {
                 let code = errors::code(&error).to_owned();
                 let refused = errors::answered(&error);
@@ -58,40 +58,48 @@ impl RedisStore {
             }
             Err(Trouble::Lost(error)) => return Err(error),
         };
-        let found = decode(found)?;
+        if said.value == Value::Nil {
+            said.confirmation.given().await?;
+            return Ok(Outcome::Acquired { attempt: 1 });
+        }
+        let found = decode(said.value)?;
         match found.state {
             State::Completed { .. } | State::NotKept { .. } => Ok(held_without_age(found)),
-            State::InFlight { .. } if found.owner == claim.owner => Ok(Outcome::Acquired {
-                attempt: found.attempt,
-            }),
+            State::InFlight { .. } if found.owner == claim.owner => {
+                self.confirm_again(key).await?;
+                Ok(Outcome::Acquired {
+                    attempt: found.attempt,
+                })
+            }
             _ => self.decide(key, Operation::Claim(claim)).await,
         }
     }
 
-    /// The common case, in one command: `None` says that the key is ours now.
+    /// The common case, in one command: nil says that the key is ours now.
     async fn set_if_absent(
         &self,
         key: RecordKey,
         value: &Bytes,
         retention: Duration,
-    ) -> Result<Option<Value>, Trouble> {
-        let slot = &self.small;
-        let live = slot.live().await.map_err(Trouble::Lost)?;
-        let found = if live.info.is_modern() {
-            let mut set = redis::cmd("SET");
-            set.arg(self.name(key)).arg(value.as_ref());
-            set.arg("NX").arg("GET").arg("PX").arg(px(retention));
-            slot.command(&live, &set).await?
-        } else {
-            let ends_in = px(retention);
-            let args = [value.as_ref(), ends_in.as_bytes()];
-            let call = Call::new(|scripts| &scripts.claim, &args);
-            self.script(slot, key, call).await?
-        };
-        Ok(match found {
-            Value::Nil => None,
-            found => Some(found),
-        })
+    ) -> Result<Said, Trouble> {
+        let ends_in = px(retention);
+        let mut set = redis::cmd("SET");
+        set.arg(self.name(key)).arg(value.as_ref());
+        set.arg("NX").arg("GET").arg("PX").arg(&ends_in);
+        let args = [value.as_ref(), ends_in.as_bytes()];
+        let how = How::Either(set, |scripts| &scripts.claim);
+        self.exchange(key, &Call::of(how, &args).confirm(true))
+            .await
+    }
+
+    /// An operation that found its work done has written nothing that replicas could confirm: it
+    /// may have been done on another connection. So the record is written as it is.
+    async fn confirm_again(&self, key: RecordKey) -> Result<(), StoreError> {
+        if !self.confirms {
+            return Ok(());
+        }
+        let call = Call::new(|scripts| &scripts.touch, &[]).confirm(true);
+        self.exchange(key, &call).await?.confirmation.given().await
     }
 
     /// A server that takes no writes may still know the answer; only a final one is used.
@@ -104,11 +112,8 @@ impl RedisStore {
         if !matches!(code, "OOM" | "MISCONF" | "NOREPLICAS" | "READONLY") {
             return Err(refused);
         }
-        let Ok(live) = self.small.live().await else {
-            return Err(refused);
-        };
         let get = redis::cmd("GET").arg(self.name(key)).to_owned();
-        match self.small.command(&live, &get).await {
+        match self.ask(key, Call::of(How::Command(get), &[])).await {
             Ok(Value::Nil) | Err(_) => Err(refused),
             Ok(found) => {
                 let found = decode(found)?;
@@ -138,10 +143,15 @@ impl RedisStore {
             ends_in.as_bytes(),
             &absent,
             absent_ends_in.as_bytes(),
+            if self.confirms { b"1" } else { b"0" },
         ];
         let call = Call::new(|scripts| &scripts.settle, &args).then_wake();
-        let said = self.script(self.slot_for(&value), key, call).await?;
-        stored(&said)
+        let call = call.large(is_large(&value)).confirm(true);
+        let said = self.exchange(key, &call).await?;
+        if matches!(said.value, Value::Int(answer::STORED | answer::WRITTEN)) {
+            said.confirmation.given().await?;
+        }
+        stored(&said.value)
     }
 
     async fn renew(
@@ -159,7 +169,7 @@ impl RedisStore {
             if dispatched { b"1" } else { b"0" },
         ];
         let call = Call::new(|scripts| &scripts.renew, &args);
-        stored(&self.script(&self.small, key, call).await?)
+        stored(&self.ask(key, call).await?)
     }
 
     /// Reads, asks the specification, writes if nothing has changed since.
@@ -169,6 +179,9 @@ impl RedisStore {
             let before = seen.as_ref().map(|seen| seen.entry.clone());
             let (after, outcome) = transition(before.clone(), operation.clone(), 0);
             let Some(after) = after.filter(|after| Some(after) != before.as_ref()) else {
+                if matches!(outcome, Outcome::Acquired { .. }) {
+                    self.confirm_again(key).await?;
+                }
                 return Ok(outcome);
             };
             if self.swap(key, seen.as_ref(), &after, &operation).await? {
@@ -183,7 +196,7 @@ impl RedisStore {
     /// The record and what remains of it, at one moment, which is called 0.
     async fn read(&self, key: RecordKey) -> Result<Option<SeenEntry>, StoreError> {
         let call = Call::new(|scripts| &scripts.read, &[]);
-        let said = self.script(&self.small, key, call).await?;
+        let said = self.ask(key, call).await?;
         let [value, remaining] = match said {
             Value::Nil => return Ok(None),
             Value::Array(parts) => {
@@ -230,74 +243,19 @@ impl RedisStore {
         ];
         let call = match operation {
             Operation::Claim(_) | Operation::TakeOver { .. } => {
-                Call::new(|scripts| &scripts.take, &args)
+                Call::new(|scripts| &scripts.take, &args).confirm(true)
             }
             _ => Call::new(|scripts| &scripts.replace, &args).then_wake(),
         };
-        match self.script(self.slot_for(&value), key, call).await? {
-            Value::Int(answer::WRITTEN) => Ok(true),
+        let said = self.exchange(key, &call.large(is_large(&value))).await?;
+        match said.value {
+            Value::Int(answer::WRITTEN) => {
+                said.confirmation.given().await?;
+                Ok(true)
+            }
             Value::Int(answer::UNREADABLE) => Err(errors::unreadable("not a record")),
             Value::Int(_) => Ok(false),
             _ => Err(errors::odd("swap")),
-        }
-    }
-
-    /// Runs a script, teaching it to the server first if it does not know it.
-    async fn script(&self, slot: &Slot, key: RecordKey, call: Call<'_>) -> Result<Value, Trouble> {
-        let live = slot.live().await.map_err(Trouble::Lost)?;
-        let scripts = if live.info.is_modern() {
-            &self.shared.modern
-        } else {
-            &self.shared.legacy
-        };
-        let script = (call.script)(scripts);
-        let pipeline = self.pipeline(script, key, &call);
-        for _ in 0..ROUNDS {
-            let mut said = slot.pipeline(&live, &pipeline).await?.into_iter();
-            match said.next() {
-                Some(Value::ServerError(error)) if error.code() == "NOSCRIPT" => {
-                    slot.command(&live, &load(script)).await?;
-                }
-                Some(Value::ServerError(error)) => return Err(slot.answered(&live, error)),
-                Some(value) => {
-                    if let Some(Value::ServerError(error)) = said.next() {
-                        tracing::debug!("no wake-up was published: {error}");
-                    }
-                    return Ok(value);
-                }
-                None => return Err(Trouble::Lost(errors::odd("a script"))),
-            }
-        }
-        let message = "Redis forgets its scripts as soon as it learns them";
-        let error = StoreError::not_sent(StoreErrorKind::Refused, message);
-        Err(Trouble::Lost(error))
-    }
-
-    fn pipeline(&self, script: &Script, key: RecordKey, call: &Call<'_>) -> Pipeline {
-        let mut run = redis::cmd("EVALSHA");
-        run.arg(script.sha()).arg(1).arg(self.name(key));
-        for argument in call.args {
-            run.arg(*argument);
-        }
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.add_command(run);
-        if call.wake {
-            let mut publish = redis::cmd("PUBLISH");
-            publish.arg(self.shared.channel(key)).arg("");
-            pipeline.add_command(publish);
-        }
-        pipeline
-    }
-
-    fn name(&self, key: RecordKey) -> String {
-        format!("{}:{key}", self.shared.namespace)
-    }
-
-    fn slot_for(&self, value: &Bytes) -> &Slot {
-        if value.len() > LARGE {
-            &self.large
-        } else {
-            &self.small
         }
     }
 }
@@ -308,26 +266,8 @@ struct SeenEntry {
     remaining: i64,
 }
 
-/// One call of a script.
-struct Call<'a> {
-    script: fn(&Scripts) -> &Script,
-    args: &'a [&'a [u8]],
-    wake: bool,
-}
-
-impl<'a> Call<'a> {
-    fn new(script: fn(&Scripts) -> &Script, args: &'a [&'a [u8]]) -> Self {
-        Self {
-            script,
-            args,
-            wake: false,
-        }
-    }
-
-    /// Tells waiters in other processes afterwards.
-    fn then_wake(self) -> Self {
-        Self { wake: true, ..self }
-    }
+fn is_large(value: &Bytes) -> bool {
+    value.len() > LARGE
 }
 
 /// Octets 1 to 22 of the value, as `swap` compares them.
@@ -335,12 +275,6 @@ fn seen_octets(record: &Record) -> Vec<u8> {
     let state = [codec::state_number(&record.state)];
     let attempt = record.attempt.to_be_bytes();
     [state.as_slice(), &record.owner.0, &attempt].concat()
-}
-
-fn load(script: &Script) -> Cmd {
-    let mut load = redis::cmd("SCRIPT");
-    load.arg("LOAD").arg(&script.text);
-    load
 }
 
 fn decode(value: Value) -> Result<Record, StoreError> {

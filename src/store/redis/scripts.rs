@@ -35,7 +35,8 @@ return false
 ";
 
 /// ARGV: owner, rank of the new state, value, milliseconds, the same two for an absent record (an
-/// empty value: no difference).
+/// empty value: no difference), and whether something must be written in any case (1 or 0), because
+/// replicas will be asked.
 const SETTLE: &str = "
 if absent then
   if ARGV[5] == '' then
@@ -49,7 +50,12 @@ if string.sub(head, 3, 18) ~= ARGV[1] then return -1 end
 local state = string.byte(head, 2)
 local rank = 2
 if state == 1 then rank = 0 elseif state == 5 then rank = 1 end
-if rank < tonumber(ARGV[2]) then redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4]) end
+if rank < tonumber(ARGV[2]) then
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+elseif ARGV[7] == '1' then
+  local left = redis.call('PTTL', KEYS[1])
+  if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
+end
 return 0
 ";
 
@@ -83,6 +89,13 @@ else
   redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
 end
 return 1
+";
+
+/// A write that changes nothing: the end stays where it is.
+const TOUCH: &str = "
+local left = redis.call('PTTL', KEYS[1])
+if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
+return 0
 ";
 
 /// Answers of the scripts.
@@ -124,6 +137,7 @@ pub(super) struct Scripts {
     pub(super) claim: Script,
     pub(super) settle: Script,
     pub(super) renew: Script,
+    pub(super) touch: Script,
     /// A new lease: refused when memory is full.
     pub(super) take: Script,
     /// Anything else that replaces a record as seen.
@@ -141,6 +155,7 @@ impl Scripts {
             claim: Script::new(plain, &[CLAIM]),
             settle: Script::new(allow_oom, &[HEAD, SETTLE]),
             renew: Script::new(allow_oom, &[HEAD, RENEW]),
+            touch: Script::new(allow_oom, &[TOUCH]),
             take: Script::new(plain, &[HEAD, SWAP]),
             replace: Script::new(allow_oom, &[HEAD, SWAP]),
         }

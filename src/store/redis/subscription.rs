@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::connection::{Driver, Target};
+use super::link::{Driver, End, Target};
 use super::wanted::Wanted;
 use crate::idempotency::RecordKey;
 use crate::store::{StoreError, StoreErrorKind, Wake, WakeFn};
@@ -58,7 +58,7 @@ impl Subscription {
             key,
         };
         // The sender only goes away with the process.
-        match timeout(self.target.timeout, confirmed).await {
+        match timeout(self.target.access.timeout, confirmed).await {
             Ok(Ok(())) => {
                 undo.wanted = None;
                 Ok(())
@@ -137,9 +137,9 @@ impl Keeper {
         let mut connected_before = false;
         loop {
             match self.connect().await {
-                Ok((connection, driver)) => {
+                Ok((connection, driver, end)) => {
                     back_off = BACK_OFF_FIRST;
-                    self.serve(connection, driver, connected_before).await;
+                    self.serve(connection, driver, &end, connected_before).await;
                     connected_before = true;
                     tracing::debug!("the subscription's connection to Redis ended");
                 }
@@ -150,7 +150,7 @@ impl Keeper {
         }
     }
 
-    async fn connect(&self) -> Result<(MultiplexedConnection, Driver), StoreError> {
+    async fn connect(&self) -> Result<(MultiplexedConnection, Driver, End), StoreError> {
         let wake = Arc::clone(&self.wake);
         let prefix = Arc::clone(&self.prefix);
         let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
@@ -159,7 +159,7 @@ impl Keeper {
             }
             Ok::<_, std::convert::Infallible>(())
         });
-        let login = self.target.login.clone();
+        let login = self.target.access.login.clone();
         let login = login.set_protocol(ProtocolVersion::RESP3);
         self.target.connect(&login, config).await
     }
@@ -169,6 +169,7 @@ impl Keeper {
         &mut self,
         mut connection: MultiplexedConnection,
         mut driver: Driver,
+        end: &End,
         again: bool,
     ) {
         self.subscribed.clear();
@@ -187,7 +188,7 @@ impl Keeper {
                 () = self.wanted.changed() => self.reconcile(&mut connection).await,
                 _ = ticks.tick() => ping(&mut connection).await,
             };
-            if alive.is_err() {
+            if alive.is_err() || self.target.has_left(end) {
                 return;
             }
         }

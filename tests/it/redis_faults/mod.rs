@@ -6,6 +6,7 @@ mod dialects;
 mod fitness;
 mod records;
 mod refusals;
+mod secured;
 mod wakeups;
 mod wire;
 

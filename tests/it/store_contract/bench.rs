@@ -9,10 +9,12 @@ use retrysafe::clock::Clock;
 use retrysafe::idempotency::transition::Entry;
 use retrysafe::idempotency::{Operation, Outcome, RecordKey, State, transition};
 use retrysafe::store::vault::{SealingKey, Vault, VaultSettings};
-use retrysafe::store::{FileStore, MemoryStore, Store, StoreError};
+use retrysafe::store::{FileStore, MemoryStore, RedisStores, Settings, Store, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::support::redis::{Flavour, Redis, stores};
+use crate::support::redis::{Flavour, Redis, least_rights, settings_at};
+use crate::support::redis_cluster::Cluster;
+use crate::support::redis_groups::{self, Sentineled};
 
 /// All durations of these tests are multiples of this: a real server's own milliseconds vanish.
 pub(crate) const GRAIN: u64 = 100;
@@ -27,6 +29,11 @@ pub(crate) enum Kind {
     /// The same with its records compressed and sealed.
     SealedFile,
     Redis(Flavour),
+    /// A master whose replica confirms what is written.
+    Confirmed,
+    /// A master that sentinels name.
+    Sentinel,
+    Cluster,
 }
 
 impl Kind {
@@ -45,7 +52,7 @@ impl Kind {
         match self {
             Self::Specification | Self::Memory => 1_000,
             Self::File | Self::SealedFile => 100,
-            Self::Redis(_) => 200,
+            Self::Redis(_) | Self::Confirmed | Self::Sentinel | Self::Cluster => 200,
         }
     }
 }
@@ -93,7 +100,10 @@ pub(crate) struct Bench {
 enum Time {
     Tokio,
     Clock(Arc<TestClock>, #[expect(dead_code)] tempfile::TempDir),
-    Redis(Redis),
+    /// Servers that hold records, and whatever else belongs to them.
+    Redis(Vec<Redis>),
+    Sentinel(Box<Sentineled>),
+    Cluster(Cluster),
 }
 
 impl Bench {
@@ -122,7 +132,33 @@ impl Bench {
             }
             Kind::Redis(flavour) => {
                 let server = Redis::start_flavour(flavour, &[])?;
-                (stores(&server).handle(), Time::Redis(server))
+                least_rights(&server, "");
+                let settings = settings_at(as_sidecar(&server.url()));
+                (open(&settings), Time::Redis(vec![server]))
+            }
+            Kind::Confirmed => {
+                let master = redis_groups::master(&[])?;
+                let replica = redis_groups::replica_of(master.addr(), &[])?;
+                least_rights(&master, "+wait");
+                let settings = Settings {
+                    wait_replicas: 1,
+                    ..settings_at(as_sidecar(&master.url()))
+                };
+                (open(&settings), Time::Redis(vec![master, replica]))
+            }
+            Kind::Sentinel => {
+                let group = Sentineled::start(None)?;
+                least_rights(&group.servers[0], "+role");
+                let settings = settings_at(as_sidecar(&group.url()));
+                (open(&settings), Time::Sentinel(Box::new(group)))
+            }
+            Kind::Cluster => {
+                let cluster = Cluster::start(0, &[])?;
+                for node in &cluster.nodes {
+                    least_rights(node, "+cluster|slots +asking");
+                }
+                let settings = settings_at(as_sidecar(&cluster.url()));
+                (open(&settings), Time::Cluster(cluster))
             }
         };
         Some(Self {
@@ -158,7 +194,13 @@ impl Bench {
         match &self.time {
             Time::Tokio => tokio::time::advance(by).await,
             Time::Clock(clock, _) => clock.advance(by),
-            Time::Redis(server) => shorten(server, seconds),
+            Time::Redis(servers) => shorten(&servers[0], seconds),
+            Time::Sentinel(group) => shorten(&group.servers[0], seconds),
+            Time::Cluster(cluster) => {
+                for node in cluster.masters() {
+                    shorten(node, seconds);
+                }
+            }
         }
     }
 
@@ -166,6 +208,16 @@ impl Bench {
     pub(crate) fn now(&self) -> u64 {
         self.elapsed.load(Ordering::Relaxed)
     }
+}
+
+/// Records are kept with the rights that the documents name.
+fn as_sidecar(url: &str) -> String {
+    url.replacen("://", "://sidecar:pw@", 1)
+}
+
+fn open(settings: &Settings) -> Arc<dyn Store> {
+    let stores = RedisStores::new(settings, Arc::new(|_| {})).unwrap();
+    stores.handle()
 }
 
 /// A server's clock cannot be moved; what every key has left can.

@@ -58,6 +58,9 @@ for_every_store! {
     redis_store = Kind::Redis(Flavour::Installed);
     redis_62_store = Kind::Redis(Flavour::Redis62);
     valkey_store = Kind::Redis(Flavour::Valkey);
+    confirmed_store = Kind::Confirmed;
+    sentinel_store = Kind::Sentinel;
+    cluster_store = Kind::Cluster;
 }
 
 /// The list itself is checked too: what it expects is what the specification says.

@@ -58,6 +58,22 @@ impl Authority {
         self.signs(names, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
+    /// For a server that is a client of its like, too.
+    pub fn peer_named(&self, names: &[&str]) -> Pair {
+        self.signs_for(names, ExtendedKeyUsagePurpose::ServerAuth, |params| {
+            let client = ExtendedKeyUsagePurpose::ClientAuth;
+            params.extended_key_usages.push(client);
+        })
+    }
+
+    /// It was valid a day long, in 2001.
+    pub fn server_expired(&self, names: &[&str]) -> Pair {
+        self.signs_for(names, ExtendedKeyUsagePurpose::ServerAuth, |params| {
+            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2001, 1, 2);
+        })
+    }
+
     pub fn client(&self) -> Pair {
         self.signs(&["client"], ExtendedKeyUsagePurpose::ClientAuth)
     }
@@ -70,9 +86,19 @@ impl Authority {
     }
 
     fn signs(&self, names: &[&str], purpose: ExtendedKeyUsagePurpose) -> Pair {
+        self.signs_for(names, purpose, |_| {})
+    }
+
+    fn signs_for(
+        &self,
+        names: &[&str],
+        purpose: ExtendedKeyUsagePurpose,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Pair {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.extended_key_usages = vec![purpose];
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Pair {

@@ -2,8 +2,11 @@
 
 pub mod authority;
 pub mod client;
+pub mod cut;
 pub mod faulty;
 pub mod redis;
+pub mod redis_cluster;
+pub mod redis_groups;
 pub mod sidecar;
 pub mod tls_front;
 pub mod upstream;

@@ -31,7 +31,8 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    fn binary(self) -> Option<PathBuf> {
+    /// Its binary; `None`, and a line that says so, without one.
+    pub fn path(self) -> Option<PathBuf> {
         let variable = match self {
             Self::Installed => return installed(),
             Self::Redis62 => "RETRYSAFE_TEST_REDIS62",
@@ -80,7 +81,7 @@ impl Redis {
     }
 
     pub fn start_flavour(flavour: Flavour, arguments: &[&str]) -> Option<Self> {
-        let binary = flavour.binary()?;
+        let binary = flavour.path()?;
         let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -114,6 +115,16 @@ impl Redis {
         format!("redis://{}", self.addr)
     }
 
+    /// With the password that it was started with.
+    fn own_url(&self) -> String {
+        let mut arguments = self.arguments.iter();
+        let found = arguments.find(|argument| *argument == "--requirepass");
+        match found.and_then(|_| arguments.next()) {
+            Some(password) => format!("redis://:{password}@{}", self.addr),
+            None => self.url(),
+        }
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -139,7 +150,7 @@ impl Redis {
     }
 
     fn connection(&self) -> redis::RedisResult<Connection> {
-        let connection = Client::open(self.url())?.get_connection_with_timeout(PATIENCE)?;
+        let connection = Client::open(self.own_url())?.get_connection_with_timeout(PATIENCE)?;
         connection.set_read_timeout(Some(PATIENCE))?;
         Ok(connection)
     }
@@ -159,7 +170,12 @@ impl Redis {
 
     /// The names of all records.
     pub fn records(&self) -> Vec<String> {
-        let Value::Array(keys) = self.cli(&["KEYS", "retrysafe:*"]) else {
+        self.records_of("retrysafe")
+    }
+
+    /// The same of another namespace.
+    pub fn records_of(&self, namespace: &str) -> Vec<String> {
+        let Value::Array(keys) = self.cli(&["KEYS", &format!("{namespace}:*")]) else {
             panic!("KEYS answers a list");
         };
         let name = |key| match key {
@@ -254,12 +270,25 @@ impl Drop for Redis {
     }
 }
 
-fn next_addr() -> SocketAddr {
+/// The address of this test process' servers, and a port that no other of them has.
+pub fn next_addr() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    SocketAddr::from((own_ip(), NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Where all servers of this test process listen.
+pub fn own_ip() -> Ipv4Addr {
     let [high, middle, low] = [16, 8, 0].map(|shift| (std::process::id() >> shift) & 0xff);
     // Of 22 bits; never 127.0.0.1, where all others listen.
-    let ip = Ipv4Addr::from_bits((127 << 24) | ((high + 1) << 16) | (middle << 8) | low);
-    SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)))
+    Ipv4Addr::from_bits((127 << 24) | ((high + 1) << 16) | (middle << 8) | low)
+}
+
+/// An argument that stands for [`tls_port`].
+pub const TLS_PORT: &str = "{tls-port}";
+
+/// A port that goes with a server's own.
+pub fn tls_port(addr: SocketAddr) -> u16 {
+    addr.port() + 5_000
 }
 
 fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -> Child {
@@ -270,7 +299,10 @@ fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -
         .args(["--save", "", "--appendonly", "no"])
         .arg("--dir")
         .arg(folder)
-        .args(arguments)
+        .args(arguments.iter().map(|argument| match argument.as_str() {
+            TLS_PORT => tls_port(addr).to_string(),
+            argument => argument.to_owned(),
+        }))
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(Stdio::null())
@@ -278,14 +310,37 @@ fn spawn(binary: &Path, folder: &Path, addr: SocketAddr, arguments: &[String]) -
         .unwrap()
 }
 
+/// Makes a user `sidecar` with the password `pw` and no more rights than docs/stores.md names, with
+/// those in `besides` of its second table. The namespace is `test`.
+pub fn least_rights(server: &Redis, besides: &str) {
+    let docs = include_str!("../../../docs/stores.md");
+    let (_, rest) = docs.split_once("ACL SETUSER sidecar ").unwrap();
+    let (rights, rest) = rest.split_once("```").unwrap();
+    let shown = rest.replace('\\', "");
+    assert!(shown.contains(&format!("| `{besides}` |")) || besides.is_empty());
+    let rights = rights
+        .replace("PASSWORD", "pw")
+        .replace("retrysafe:", "test:");
+    let mut command = vec!["ACL", "SETUSER", "sidecar"];
+    command.extend(rights.split_whitespace());
+    command.extend(besides.split_whitespace());
+    assert_eq!(server.cli(&command), Value::Okay);
+}
+
 /// Settings for this server, with a deadline that no healthy server misses.
 pub fn settings(server: &Redis) -> Settings {
+    settings_at(server.url())
+}
+
+/// The same for whatever `url` names.
+pub fn settings_at(url: String) -> Settings {
     Settings {
-        url: StoreUrl::Redis(server.url()),
+        url: StoreUrl::Redis(url),
         namespace: "test".to_owned(),
         secret: None,
         vault: VaultSettings::default(),
         timeout: Duration::from_secs(10),
+        wait_replicas: 0,
         single_replica: false,
         allow_eviction: false,
         max_records: u64::MAX,

@@ -1,0 +1,207 @@
+//! What a process knows of a cluster: which node keeps which of the 16,384 slots.
+//!
+//! The table is only a hint: whoever is asked by mistake says who keeps the slot (MOVED), and that
+//! is noted at once. The whole table is asked for anew in the background after such a hint, and
+//! whenever a node cannot be had. Invariant: at most one such question is under way, it belongs to
+//! nobody, and there is a pause between two of them.
+//!
+//! Deliberately absent: connections for records (`route.rs`).
+
+mod table;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{AsyncConnectionConfig, Value};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::address::Place;
+use super::errors;
+use super::link::{Access, End};
+use crate::store::{StoreError, StoreErrorKind};
+use table::Table;
+pub(super) use table::{Redirection, slot_of};
+
+/// Between two questions for the table that nobody waits for.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A cluster, for one process.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    access: Arc<Access>,
+    seeds: Vec<Place>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    table: Table,
+    /// The question under way.
+    asking: Option<watch::Receiver<Asked>>,
+    asked_at: Option<Instant>,
+    /// Whom to ask first the next time.
+    turn: usize,
+}
+
+type Asked = Option<Result<(), StoreError>>;
+
+impl Cluster {
+    pub(super) fn new(access: Arc<Access>, seeds: Vec<Place>) -> Arc<Self> {
+        Arc::new(Self {
+            access,
+            seeds,
+            known: Mutex::default(),
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who keeps a slot, as far as is known; asks where nothing is.
+    pub(super) async fn place_of(self: &Arc<Self>, slot: u16) -> Result<Place, StoreError> {
+        if let Some(place) = self.known().table.keeper(slot) {
+            return Ok(place);
+        }
+        // A hole was there a moment ago: the question is not worth a connection for each request.
+        let fresh = self.known().asked_at.is_some_and(|at| at.elapsed() < PAUSE);
+        if !fresh || self.size() == 0 {
+            self.ask().await?;
+        }
+        let found = self.known().table.keeper(slot);
+        found.ok_or_else(|| {
+            let message = format!("no node of the cluster keeps slot {slot}");
+            StoreError::not_sent(StoreErrorKind::Refused, message)
+        })
+    }
+
+    /// Every node that keeps slots.
+    pub(super) async fn masters(self: &Arc<Self>) -> Result<Vec<Place>, StoreError> {
+        if self.known().table.masters.is_empty() {
+            self.ask().await?;
+        }
+        Ok(self.known().table.masters.clone())
+    }
+
+    /// Every node, those that keep slots first; asked anew.
+    pub(super) async fn all(self: &Arc<Self>) -> Result<(Vec<Place>, Vec<Place>), StoreError> {
+        self.ask().await?;
+        let known = self.known();
+        Ok((known.table.masters.clone(), known.table.replicas.clone()))
+    }
+
+    /// How many nodes keep slots.
+    pub(super) fn size(&self) -> usize {
+        self.known().table.masters.len()
+    }
+
+    pub(super) fn knows(&self, place: &Place) -> bool {
+        self.known().table.masters.contains(place)
+    }
+
+    /// Somebody to listen at: another one each time.
+    pub(super) fn next(&self) -> Option<Place> {
+        let mut known = self.known();
+        let candidates = self.candidates(&known);
+        known.turn = known.turn.wrapping_add(1);
+        candidates.into_iter().next()
+    }
+
+    /// A node says that another one keeps the slot.
+    pub(super) fn moved(self: &Arc<Self>, slot: u16, place: &Place) {
+        self.known().table.note(slot, place);
+        self.doubted();
+    }
+
+    /// What is known may be out of date: asks in the background.
+    pub(super) fn doubted(self: &Arc<Self>) {
+        let asked_at = self.known().asked_at;
+        if asked_at.is_none_or(|at| at.elapsed() >= PAUSE) {
+            let _under_way = self.begin();
+        }
+    }
+
+    async fn ask(self: &Arc<Self>) -> Result<(), StoreError> {
+        let mut asking = self.begin();
+        let asked = asking.wait_for(Option::is_some).await;
+        match asked.as_deref() {
+            Ok(Some(asked)) => asked.clone(),
+            _ => Err(errors::no_node()),
+        }
+    }
+
+    /// Joins the question under way, or asks.
+    fn begin(self: &Arc<Self>) -> watch::Receiver<Asked> {
+        let mut known = self.known();
+        // One whose runtime went down never ends; it is not waited for.
+        let under_way = known
+            .asking
+            .as_ref()
+            .filter(|asking| asking.has_changed().is_ok() && asking.borrow().is_none());
+        if let Some(asking) = under_way {
+            return asking.clone();
+        }
+        let (done, asking) = watch::channel(None);
+        known.asking = Some(asking.clone());
+        known.asked_at = Some(Instant::now());
+        known.turn = known.turn.wrapping_add(1);
+        let candidates = self.candidates(&known);
+        drop(known);
+        let cluster = Arc::clone(self);
+        tokio::spawn(async move {
+            let found = cluster.table(candidates).await;
+            let mut known = cluster.known();
+            known.asked_at = Some(Instant::now());
+            let asked = found.map(|table| known.table = table);
+            drop(known);
+            done.send_replace(Some(asked));
+        });
+        asking
+    }
+
+    /// Whom to ask: everybody that is known and everybody that was named, another one first each
+    /// time, so that one who is wrong or gone is not asked for ever.
+    fn candidates(&self, known: &Known) -> Vec<Place> {
+        let mut seen = HashSet::new();
+        let table = &known.table;
+        let all = table
+            .masters
+            .iter()
+            .chain(&self.seeds)
+            .chain(&table.replicas);
+        let mut all: Vec<Place> = all.filter(|place| seen.insert(*place)).cloned().collect();
+        if !all.is_empty() {
+            let first = known.turn % all.len();
+            all.rotate_left(first);
+        }
+        all
+    }
+
+    /// The table of the first who has one.
+    async fn table(&self, candidates: Vec<Place>) -> Result<Table, StoreError> {
+        let mut last = errors::no_node();
+        for place in candidates {
+            match self.table_of(&place).await {
+                Ok(table) => return Ok(table),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn table_of(&self, place: &Place) -> Result<Table, StoreError> {
+        let end = End::Server(place.clone());
+        let config = AsyncConnectionConfig::new();
+        let login = &self.access.login;
+        let (connection, _driver) = self.access.connect(&end, login, config).await?;
+        let ask = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
+        let said = connection.clone().send_packed_command(&ask).await;
+        let said = said.map_err(|error| errors::not_connected(&self.access.shown(&end), &error))?;
+        match said {
+            Value::ServerError(error) => Err(errors::answered(&error)),
+            said => Table::read(&said, place).ok_or_else(|| errors::odd("CLUSTER SLOTS")),
+        }
+    }
+}
