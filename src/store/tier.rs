@@ -198,6 +198,7 @@ pub fn of_postgres(facts: &PostgresFacts) -> Guarantee {
 
 #[cfg(test)]
 mod tests {
+    use super::Persistence::{Always, EverySecond, None as Never, Unknown};
     use super::*;
 
     #[test]
@@ -210,8 +211,7 @@ mod tests {
             };
             of_redis(facts).tier
         };
-        use Persistence::{Always, EverySecond, None, Unknown};
-        for weak in [None, EverySecond, Unknown] {
+        for weak in [Never, EverySecond, Unknown] {
             assert_eq!(tier(weak, false, 0), Tier::T1);
             assert_eq!(tier(weak, true, 0), Tier::T2);
             assert_eq!(tier(weak, true, 1), Tier::T3);

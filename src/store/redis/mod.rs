@@ -33,6 +33,7 @@ mod wanted;
 
 use std::sync::Arc;
 
+use super::vault::Vault;
 use super::{OpenError, Settings, Store, StoreFuture, StoreUrl, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use crate::tls::{Certificates, ClientSettings};
@@ -61,6 +62,7 @@ pub struct RedisStores {
 struct Shared {
     target: Arc<Target>,
     namespace: String,
+    vault: Arc<Vault>,
     modern: Scripts,
     legacy: Scripts,
     subscription: Subscription,
@@ -120,6 +122,7 @@ impl RedisStores {
             certificates: certificates.map(Box::new),
             shared: Arc::new(Shared {
                 namespace: settings.namespace.clone(),
+                vault: Vault::new(settings.vault.clone()),
                 modern: Scripts::new(true),
                 legacy: Scripts::new(false),
                 subscription: Subscription::new(Arc::clone(&target), prefix, wake),

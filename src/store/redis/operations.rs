@@ -48,7 +48,7 @@ impl RedisStore {
 
     async fn claim(&self, key: RecordKey, claim: Claim) -> Result<Outcome, StoreError> {
         let record = claim.record(1);
-        let value = codec::encode(&record);
+        let value = self.encode(key, &record)?;
         let said = match self.set_if_absent(key, &value, record.retention).await {
             Ok(said) => said,
             Err(Trouble::Answered(error)) => {
@@ -62,7 +62,7 @@ impl RedisStore {
             said.confirmation.given().await?;
             return Ok(Outcome::Acquired { attempt: 1 });
         }
-        let found = decode(said.value)?;
+        let found = self.decode(key, said.value)?;
         match found.state {
             State::Completed { .. } | State::NotKept { .. } => Ok(held_without_age(found)),
             State::InFlight { .. } if found.owner == claim.owner => {
@@ -116,7 +116,7 @@ impl RedisStore {
         match self.ask(key, Call::of(How::Command(get), &[])).await {
             Ok(Value::Nil) | Err(_) => Err(refused),
             Ok(found) => {
-                let found = decode(found)?;
+                let found = self.decode(key, found)?;
                 match found.state {
                     State::Completed { .. } | State::NotKept { .. } => Ok(held_without_age(found)),
                     _ => Err(refused),
@@ -126,12 +126,16 @@ impl RedisStore {
     }
 
     async fn settle(&self, key: RecordKey, record: &Record) -> Result<Outcome, StoreError> {
-        let value = codec::encode(record);
+        let value = self.encode(key, record)?;
         let absent = match record.state {
-            State::Failed { .. } => codec::encode(&Record {
-                retention: ABANDONED_RETENTION,
-                ..record.clone()
-            }),
+            State::Failed { .. } => {
+                let retention = ABANDONED_RETENTION;
+                let ended = Record {
+                    retention,
+                    ..record.clone()
+                };
+                self.encode(key, &ended)?
+            }
             _ => Bytes::new(),
         };
         let rank = rank(&record.state).to_string();
@@ -160,7 +164,7 @@ impl RedisStore {
         record: &Record,
         dispatched: bool,
     ) -> Result<Outcome, StoreError> {
-        let value = codec::encode(record);
+        let value = self.encode(key, record)?;
         let ends_in = px(record.retention);
         let args = [
             record.owner.0.as_slice(),
@@ -170,6 +174,18 @@ impl RedisStore {
         ];
         let call = Call::new(|scripts| &scripts.renew, &args);
         stored(&self.ask(key, call).await?)
+    }
+
+    fn encode(&self, key: RecordKey, record: &Record) -> Result<Bytes, StoreError> {
+        self.shared.vault.encode(key, record)
+    }
+
+    fn decode(&self, key: RecordKey, value: Value) -> Result<Record, StoreError> {
+        let Value::BulkString(octets) = value else {
+            return Err(errors::odd("a value"));
+        };
+        let record = self.shared.vault.decode(key, &Bytes::from(octets));
+        record.map_err(|error| errors::unreadable(&error.to_string()))
     }
 
     /// Reads, asks the specification, writes if nothing has changed since.
@@ -207,7 +223,7 @@ impl RedisStore {
         let Value::Int(remaining) = remaining else {
             return Err(errors::odd("read"));
         };
-        let record = decode(value)?;
+        let record = self.decode(key, value)?;
         // A key about to end in this millisecond is still there.
         let ends_at = match remaining {
             ENDLESS => millis(record.retention).max(1),
@@ -234,7 +250,7 @@ impl RedisStore {
         } else {
             px(Duration::from_millis(after.ends_at))
         };
-        let value = codec::encode(&after.record);
+        let value = self.encode(key, &after.record)?;
         let args = [
             head.as_slice(),
             remaining.as_bytes(),
@@ -275,13 +291,6 @@ fn seen_octets(record: &Record) -> Vec<u8> {
     let state = [codec::state_number(&record.state)];
     let attempt = record.attempt.to_be_bytes();
     [state.as_slice(), &record.owner.0, &attempt].concat()
-}
-
-fn decode(value: Value) -> Result<Record, StoreError> {
-    let Value::BulkString(octets) = value else {
-        return Err(errors::odd("a value"));
-    };
-    codec::decode(&Bytes::from(octets)).map_err(|error| errors::unreadable(&error.to_string()))
 }
 
 /// The exception of the contract: a replay is one command, and its age is nobody's business.

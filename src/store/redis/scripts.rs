@@ -17,7 +17,8 @@ use redis::Script as Hashed;
 const HEAD: &str = "
 local head = redis.call('GETRANGE', KEYS[1], 0, 53)
 local absent = head == '' and redis.call('EXISTS', KEYS[1]) == 0
-if not absent and (#head < 54 or string.byte(head, 1) ~= 1) then return -2 end
+local version = string.byte(head, 1)
+if not absent and (#head < 54 or version < 1 or version > 2) then return -2 end
 ";
 
 const READ: &str = "

@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     /// The same with its records compressed and sealed.
     SealedFile,
     Redis(Flavour),
+    /// A Redis whose records are compressed and sealed.
+    SealedRedis,
     /// A master whose replica confirms what is written.
     Confirmed,
     /// A master that sentinels name.
@@ -52,20 +54,29 @@ impl Kind {
         match self {
             Self::Specification | Self::Memory => 1_000,
             Self::File | Self::SealedFile => 100,
-            Self::Redis(_) | Self::Confirmed | Self::Sentinel | Self::Cluster => 200,
+            Self::Redis(_)
+            | Self::SealedRedis
+            | Self::Confirmed
+            | Self::Sentinel
+            | Self::Cluster => 200,
         }
     }
 }
 
-fn vault(kind: Kind) -> Arc<Vault> {
-    if kind != Kind::SealedFile {
-        return Vault::open();
-    }
-    Vault::new(VaultSettings {
+/// Everything is sealed, and what is not tiny is compressed.
+fn sealing() -> VaultSettings {
+    VaultSettings {
         keys: vec![SealingKey::new([3; 32])],
         accept_plaintext: false,
         compress_above: Some(64),
-    })
+    }
+}
+
+fn vault(kind: Kind) -> Arc<Vault> {
+    match kind {
+        Kind::SealedFile => Vault::new(sealing()),
+        _ => Vault::open(),
+    }
 }
 
 /// A clock that only tests move.
@@ -134,6 +145,14 @@ impl Bench {
                 let server = Redis::start_flavour(flavour, &[])?;
                 least_rights(&server, "");
                 let settings = settings_at(as_sidecar(&server.url()));
+                (open(&settings), Time::Redis(vec![server]))
+            }
+            Kind::SealedRedis => {
+                let server = Redis::start(&[])?;
+                let settings = Settings {
+                    vault: sealing(),
+                    ..settings_at(server.url())
+                };
                 (open(&settings), Time::Redis(vec![server]))
             }
             Kind::Confirmed => {

@@ -56,6 +56,7 @@ for_every_store! {
     file_store = Kind::File;
     sealed_file_store = Kind::SealedFile;
     redis_store = Kind::Redis(Flavour::Installed);
+    sealed_redis_store = Kind::SealedRedis;
     redis_62_store = Kind::Redis(Flavour::Redis62);
     valkey_store = Kind::Redis(Flavour::Valkey);
     confirmed_store = Kind::Confirmed;
