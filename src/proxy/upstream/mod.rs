@@ -267,7 +267,7 @@ impl Pool {
         let line = multiplexed::make(Box::new(stream), limit, &self.metrics).await?;
         let stream = match company {
             Company::Welcome => self.shared.add(line),
-            Company::None => multiplexed::alone(line),
+            Company::None => multiplexed::alone(&line),
         };
         Ok(self.out(Channel::Shared(stream?)))
     }

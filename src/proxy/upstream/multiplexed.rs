@@ -96,7 +96,7 @@ impl Lines {
     /// A stream of a new connection, which others may share.
     pub(super) fn add(&self, line: Arc<Line>) -> Result<Stream, ConnectError> {
         self.lock().push(line.clone());
-        alone(line)
+        alone(&line)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
@@ -144,8 +144,8 @@ pub(super) async fn make(
 }
 
 /// A stream of a connection that nobody else knows.
-pub(super) fn alone(line: Arc<Line>) -> Result<Stream, ConnectError> {
-    Line::take(&line).ok_or_else(|| {
+pub(super) fn alone(line: &Arc<Line>) -> Result<Stream, ConnectError> {
+    Line::take(line).ok_or_else(|| {
         let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
         ConnectError::Protocol(gone)
     })
