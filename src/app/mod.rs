@@ -172,7 +172,7 @@ impl App {
         let Self {
             config,
             shared,
-            stores,
+            mut stores,
             breaker,
             health,
             towards_clients,
@@ -211,8 +211,8 @@ impl App {
         if let Some(files) = towards_clients {
             tokio::spawn(files.renew(shared.metrics.clone()));
         }
-        if let Some(files) = towards_upstream {
-            tokio::spawn(files.renew(shared.metrics.clone()));
+        for files in [towards_upstream, stores.take_certificates()] {
+            files.map(|files| tokio::spawn(files.renew(shared.metrics.clone())));
         }
         let duties = tokio::spawn(duties(stores, breaker));
         health.started();

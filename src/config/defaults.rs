@@ -61,6 +61,7 @@ impl Default for Config {
                 single_replica: false,
                 allow_eviction: false,
                 max_records: 1_000_000,
+                connections: 8,
                 tls: ClientSettings::plain(ClientKeys::STORE),
             },
             policy: Policy::default(),

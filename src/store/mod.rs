@@ -23,6 +23,7 @@ pub mod guarded;
 pub mod lease;
 pub mod memory;
 mod open;
+pub mod postgres;
 pub mod redis;
 
 use std::fmt;
@@ -41,6 +42,7 @@ pub use self::redis::RedisStores;
 pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use open::Stores;
+pub use postgres::{PostgresAddress, PostgresPlace, PostgresStores};
 
 /// A boxed answer of a store.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -158,6 +160,8 @@ pub struct Settings {
     pub allow_eviction: bool,
     /// `memory:` and `file:`: records at most; beyond it claims are refused.
     pub max_records: u64,
+    /// `postgres://`: sessions of this process at most, beside the one for wake-ups.
+    pub connections: usize,
     /// `[store.tls]`, for a store that is reached over TLS.
     pub tls: ClientSettings,
 }
@@ -171,6 +175,8 @@ pub enum StoreUrl {
     File(PathBuf),
     /// `redis://[user[:password]@]host[:port][/db]`, as given. Holds the password.
     Redis(String),
+    /// `postgres://user[:password]@host[:port]/database`. Holds the password.
+    Postgres(Box<PostgresAddress>),
 }
 
 impl StoreUrl {
@@ -178,6 +184,7 @@ impl StoreUrl {
     pub fn is_tls(&self) -> bool {
         match self {
             Self::Memory | Self::File(_) | Self::Redis(_) => false,
+            Self::Postgres(address) => address.tls,
         }
     }
 }
@@ -193,6 +200,7 @@ impl fmt::Display for StoreUrl {
                 let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
                 write!(f, "redis://{address}")
             }
+            Self::Postgres(address) => fmt::Display::fmt(address, f),
         }
     }
 }

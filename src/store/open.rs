@@ -8,9 +8,10 @@
 use std::sync::Arc;
 
 use super::{
-    FileStore, MemoryStore, OpenError, RedisStores, Settings, Store, StoreError, StoreUrl, WakeFn,
+    FileStore, MemoryStore, OpenError, PostgresStores, RedisStores, Settings, Store, StoreError, StoreUrl, WakeFn,
 };
 use crate::clock::Clock;
+use crate::tls::{Certificates, ClientSettings};
 
 /// An open store of whichever kind.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub enum Stores {
     File(Arc<FileStore>),
     /// `redis://`
     Redis(RedisStores),
+    /// `postgres://`
+    Postgres(PostgresStores),
 }
 
 impl Stores {
@@ -39,6 +42,9 @@ impl Stores {
                 clock,
             )?)),
             StoreUrl::Redis(_) => Self::Redis(RedisStores::new(settings, wake)?),
+            StoreUrl::Postgres(address) => {
+                Self::Postgres(PostgresStores::new(settings, address, wake)?)
+            }
         })
     }
 
@@ -48,6 +54,7 @@ impl Stores {
             Self::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::File(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::Redis(stores) => stores.handle(),
+            Self::Postgres(stores) => stores.handle(),
         }
     }
 
@@ -57,17 +64,19 @@ impl Stores {
         match self {
             Self::Memory(_) | Self::File(_) => Ok(Vec::new()),
             Self::Redis(stores) => stores.check().await,
+            Self::Postgres(stores) => stores.check().await,
         }
     }
 
     /// Removes at most `limit` expired records and says how many. A file takes 1,000 at once at
-    /// most, so ask for no more; call again at once while it answers `limit`, and else now and
+    /// most, and so does PostgreSQL as one transaction, so ask for no more; call again at once while it answers `limit`, and else now and
     /// then. Redis expires by itself.
     pub async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.sweep(limit)),
             Self::File(store) => store.sweep(limit).await,
             Self::Redis(_) => Ok(0),
+            Self::Postgres(stores) => stores.sweep(limit).await,
         }
     }
 
@@ -75,7 +84,15 @@ impl Stores {
     pub fn one_replica_only(&self) -> bool {
         match self {
             Self::Memory(_) | Self::File(_) => true,
-            Self::Redis(_) => false,
+            Self::Redis(_) | Self::Postgres(_) => false,
+        }
+    }
+
+    /// The certificates of a store over TLS, for whoever looks for new ones.
+    pub fn take_certificates(&mut self) -> Option<Certificates<ClientSettings>> {
+        match self {
+            Self::Memory(_) | Self::File(_) | Self::Redis(_) => None,
+            Self::Postgres(stores) => stores.take_certificates(),
         }
     }
 
@@ -90,6 +107,7 @@ impl Stores {
                 format!("file:{}", path.display())
             }
             Self::Redis(stores) => stores.address().to_owned(),
+            Self::Postgres(stores) => stores.address().to_owned(),
         }
     }
 }

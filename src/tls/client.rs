@@ -88,6 +88,8 @@ pub struct Offers {
     any: Arc<ClientConfig>,
     /// HTTP/1.1 alone, for what HTTP/2 cannot say.
     http1: Arc<ClientConfig>,
+    /// No protocol named, for servers that speak no HTTP.
+    bare: Arc<ClientConfig>,
 }
 
 /// A connection over TLS.
@@ -120,6 +122,15 @@ impl Connector {
             &offers.any
         };
         let connector = TlsConnector::from(offer.clone());
+        connector.connect(self.name.clone(), stream).await
+    }
+
+    /// A handshake that names no protocol: servers that speak another than was named end it.
+    pub async fn connect_bare<IO>(&self, stream: IO) -> io::Result<ClientStream<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let connector = TlsConnector::from(self.live.now().bare.clone());
         connector.connect(self.name.clone(), stream).await
     }
 
@@ -213,13 +224,16 @@ impl Side for ClientSettings {
             Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
         };
         let mut http1 = any.clone();
+        let mut bare = any.clone();
         any.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
         // Of its own: a session is resumed with what was agreed on when it began.
         http1.resumption = Resumption::in_memory_sessions(16);
+        bare.resumption = Resumption::in_memory_sessions(16);
         let offers = Offers {
             any: Arc::new(any),
             http1: Arc::new(http1),
+            bare: Arc::new(bare),
         };
         Ok((Arc::new(offers), warning))
     }

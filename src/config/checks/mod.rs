@@ -178,7 +178,7 @@ impl Checks<'_, '_> {
     fn store(&mut self, config: &Config, env: &Environment) {
         const URL: [&str; 2] = ["store.url", "store.url_file"];
         let store = &config.store;
-        let one_replica = !matches!(store.url, StoreUrl::Redis(_));
+        let one_replica = matches!(store.url, StoreUrl::Memory | StoreUrl::File(_));
         if store.url == StoreUrl::Memory {
             self.warning(
                 None,
@@ -192,7 +192,7 @@ impl Checks<'_, '_> {
                 None,
                 &["store.url", "store.url_file", "store.single_replica"],
                 "under Kubernetes this store protects one replica only",
-                "write a redis:// url, or single_replica = true if there is never a second one",
+                "write a redis:// or postgres:// url, or single_replica = true if there is never a second one",
             );
         }
         if store.single_replica {
@@ -202,7 +202,7 @@ impl Checks<'_, '_> {
                     "make sure that updates stop the old replica first (strategy: Recreate)",
                 )
             } else {
-                ("`single_replica` has no effect with redis://", "remove it")
+                ("`single_replica` has no effect with a shared store", "remove it")
             };
             self.warning(None, &["store.single_replica"], message, help);
         }

@@ -197,6 +197,11 @@ fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
         &mut store.max_records,
         integer(1..=u64::MAX),
     );
+    reader.set(
+        "store.connections",
+        &mut store.connections,
+        integer(2..=1000),
+    );
 }
 
 /// Reads a url with `parse`.

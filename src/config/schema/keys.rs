@@ -196,7 +196,7 @@ pub(super) const PROCESS: &[Key] = &[
         "store.url",
         Kind::Text("url"),
         r#""file:retrysafe.db""#,
-        "Where records are kept: `memory:`, `file:PATH` or `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.",
+        "Where records are kept: `memory:`, `file:PATH`, `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]` or `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE`.",
     ),
     key(
         "store.url_file",
@@ -233,6 +233,12 @@ pub(super) const PROCESS: &[Key] = &[
         Kind::Integer,
         "1000000",
         "Records in a `memory:` or `file:` store; beyond it claims are refused.",
+    ),
+    key(
+        "store.connections",
+        Kind::Integer,
+        "8",
+        "Sessions with a `postgres://` store at most, for the whole process. One more waits for wake-ups.",
     ),
     key(
         "store.tls.ca_file",

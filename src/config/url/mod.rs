@@ -4,6 +4,8 @@
 //!
 //! Deliberately absent: connecting, looking names up.
 
+mod postgres;
+
 use std::fmt;
 use std::path::PathBuf;
 
@@ -35,10 +37,11 @@ fn wrong<T>(message: impl Into<String>, help: impl Into<String>) -> Result<T, Ur
     })
 }
 
-const STORE_HELP: &str =
-    "write \"memory:\", \"file:PATH\" or \"redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]\"";
+const STORE_HELP: &str = "write \"memory:\", \"file:PATH\", \"redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]\" or \
+     \"postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE\"";
 
-/// Parses `memory:`, `file:PATH`, `redis://[user[:password]@]host[:port][/db]`.
+/// Parses `memory:`, `file:PATH`, `redis://[user[:password]@]host[:port][/db]` and
+/// `postgres://user[:password]@host[:port]/database`.
 pub fn parse_store_url(text: &str) -> Result<StoreUrl, UrlError> {
     let Some((scheme, rest)) = text.split_once(':') else {
         return wrong("is not a store url", STORE_HELP);
@@ -63,11 +66,14 @@ pub fn parse_store_url(text: &str) -> Result<StoreUrl, UrlError> {
                 "use \"redis://\" (one server, no TLS)",
             )
         }
-        "postgres" | "postgresql" => wrong(
-            format!("is {scheme}://, which is not available in this version yet"),
-            "use \"redis://\" for several replicas or \"file:PATH\" for one",
-        ),
-        other => match nearest(other, ["memory", "file", "redis"].into_iter()) {
+        "postgres" | "postgresql" => match rest.strip_prefix("//") {
+            Some(rest) => Ok(StoreUrl::Postgres(Box::new(postgres::postgres(rest)?))),
+            None => wrong(
+                format!("lacks the two slashes after `{scheme}:`"),
+                STORE_HELP,
+            ),
+        },
+        other => match nearest(other, ["memory", "file", "redis", "postgres"].into_iter()) {
             Some(_) => wrong("misspells its scheme", STORE_HELP),
             None => wrong("does not begin with a known scheme", STORE_HELP),
         },
