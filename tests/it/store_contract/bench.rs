@@ -11,6 +11,7 @@ use retrysafe::idempotency::{Operation, Outcome, RecordKey, State, transition};
 use retrysafe::store::{FileStore, MemoryStore, Store, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::support::postgres::{self, Postgres};
 use crate::support::redis::{Flavour, Redis, stores};
 
 /// All durations of these tests are multiples of this: a real server's own milliseconds vanish.
@@ -24,6 +25,7 @@ pub(crate) enum Kind {
     Memory,
     File,
     Redis(Flavour),
+    Postgres,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
             Self::Specification | Self::Memory => 1_000,
             Self::File => 100,
             Self::Redis(_) => 200,
+            Self::Postgres => 60,
         }
     }
 }
@@ -80,6 +83,7 @@ enum Time {
     Tokio,
     Clock(Arc<TestClock>, #[expect(dead_code)] tempfile::TempDir),
     Redis(Redis),
+    Postgres(Postgres),
 }
 
 impl Bench {
@@ -108,6 +112,12 @@ impl Bench {
             Kind::Redis(flavour) => {
                 let server = Redis::start_flavour(flavour, &[])?;
                 (stores(&server).handle(), Time::Redis(server))
+            }
+            Kind::Postgres => {
+                // What is not on disk is not what these cases are about.
+                let server = Postgres::start(&["synchronous_commit=off"])?;
+                let store = postgres::stores(&server.url()).handle();
+                (store, Time::Postgres(server))
             }
         };
         Some(Self {
@@ -144,6 +154,11 @@ impl Bench {
             Time::Tokio => tokio::time::advance(by).await,
             Time::Clock(clock, _) => clock.advance(by),
             Time::Redis(server) => shorten(server, seconds),
+            Time::Postgres(server) => {
+                let by = seconds * 1_000;
+                let shift = format!("UPDATE retrysafe_records SET ends_at = ends_at - {by}");
+                server.sql(&shift).await;
+            }
         }
     }
 

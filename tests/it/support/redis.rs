@@ -56,7 +56,7 @@ fn installed() -> Option<PathBuf> {
 }
 
 /// Says that a test does nothing here; in CI that is a failure.
-fn skipped(why: &str) {
+pub(super) fn skipped(why: &str) {
     let in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
     assert!(!in_ci, "{why}, and in CI nothing is skipped");
     eprintln!("skipped: {why}");
@@ -253,7 +253,7 @@ impl Drop for Redis {
     }
 }
 
-fn next_addr() -> SocketAddr {
+pub(super) fn next_addr() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let [high, middle, low] = [16, 8, 0].map(|shift| (std::process::id() >> shift) & 0xff);
     // Of 22 bits; never 127.0.0.1, where all others listen.
@@ -286,6 +286,7 @@ pub fn settings(server: &Redis) -> Settings {
         single_replica: false,
         allow_eviction: false,
         max_records: u64::MAX,
+        connections: 8,
         tls: ClientSettings::plain(ClientKeys::STORE),
     }
 }
