@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use super::{
-    FileStore, MemoryStore, OpenError, PostgresStores, RedisStores, Settings, Store, StoreError, StoreUrl, WakeFn,
+    FileStore, MemoryStore, OpenError, PostgresStores, RedisStores, Settings, Store, StoreError,
+    StoreUrl, WakeFn,
 };
 use crate::clock::Clock;
 use crate::tls::{Certificates, ClientSettings};

@@ -202,7 +202,10 @@ impl Checks<'_, '_> {
                     "make sure that updates stop the old replica first (strategy: Recreate)",
                 )
             } else {
-                ("`single_replica` has no effect with a shared store", "remove it")
+                (
+                    "`single_replica` has no effect with a shared store",
+                    "remove it",
+                )
             };
             self.warning(None, &["store.single_replica"], message, help);
         }

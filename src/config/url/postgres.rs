@@ -10,7 +10,8 @@ use crate::store::{PostgresAddress, PostgresPlace};
 
 const HELP: &str = "write \"postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE\"";
 const ENCODE: &str = "a password with / ? # or @ in it needs these as %2F, %3F, %23 and %40";
-const PARAMETERS: &str = "write \"?sslmode=verify-full\" for TLS, \"?host=/FOLDER\" for a Unix socket";
+const PARAMETERS: &str =
+    "write \"?sslmode=verify-full\" for TLS, \"?host=/FOLDER\" for a Unix socket";
 const DEFAULT_PORT: u16 = 5432;
 
 /// Reads what follows `postgres://`.
@@ -140,7 +141,9 @@ fn decoded(text: &str) -> Result<String, UrlError> {
     let mut octets = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..2).and_then(|digits| str::from_utf8(digits).ok());
+        let digits = after
+            .get(..2)
+            .and_then(|digits| str::from_utf8(digits).ok());
         match digits.map(|digits| u8::from_str_radix(digits, 16)) {
             Some(Ok(octet)) if *first == b'%' => {
                 octets.push(octet);
@@ -155,7 +158,10 @@ fn decoded(text: &str) -> Result<String, UrlError> {
     match String::from_utf8(octets) {
         // The protocol ends its texts with it.
         Ok(text) if !text.contains('\0') => Ok(text),
-        _ => wrong("has an escape that is no text", "escapes are UTF-8, without %00"),
+        _ => wrong(
+            "has an escape that is no text",
+            "escapes are UTF-8, without %00",
+        ),
     }
 }
 
@@ -183,14 +189,23 @@ mod tests {
         assert_eq!(address.to_string(), "postgres://db.internal:5432/app");
         let address = parsed("postgresql://m%C3%A9@[::1]:6432/a%2Fb?sslmode=require");
         assert_eq!((address.port, address.tls), (6432, true));
-        assert_eq!((address.user.as_str(), address.password.clone()), ("mé", None));
+        assert_eq!(
+            (address.user.as_str(), address.password.clone()),
+            ("m\u{e9}", None)
+        );
         let shown = format!("{address:?}");
         assert_eq!(shown, "postgres://[::1]:6432/a/b?sslmode=verify-full");
         assert!(parsed("postgres://u@h/d?sslmode=verify-full").tls);
         assert!(!parsed("postgres://u@h/d?sslmode=disable").tls);
         let address = parsed("postgres://u@/d?host=/run/postgresql");
-        assert_eq!(address.place, PostgresPlace::Folder("/run/postgresql".into()));
-        assert_eq!(address.to_string(), "postgres://:5432/d?host=/run/postgresql");
+        assert_eq!(
+            address.place,
+            PostgresPlace::Folder("/run/postgresql".into())
+        );
+        assert_eq!(
+            address.to_string(),
+            "postgres://:5432/d?host=/run/postgresql"
+        );
         assert_eq!(parsed("postgres://u@:5433/d?host=/run").port, 5433);
         let url = StoreUrl::Postgres(Box::new(parsed("postgres://u:hunter2@h/d?sslmode=require")));
         assert!(url.is_tls());

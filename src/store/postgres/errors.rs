@@ -48,7 +48,11 @@ pub(super) fn of_statement(error: &Error) -> StoreError {
     let message = match kind {
         // Without the server's words: they may quote the user.
         StoreErrorKind::Unavailable if code.code().starts_with("42") => rights(code.code()),
-        _ => format!("PostgreSQL answered {}: {}", code.code(), answered.message()),
+        _ => format!(
+            "PostgreSQL answered {}: {}",
+            code.code(),
+            answered.message()
+        ),
     };
     let ended = answered.parsed_severity() != Some(Severity::Error);
     if ended || kind == StoreErrorKind::Internal {
@@ -81,7 +85,9 @@ fn words(error: &Error) -> String {
 }
 
 fn rights(code: &str) -> String {
-    format!("PostgreSQL refuses this role ({code}): `retrysafe store init --print` says what it needs")
+    format!(
+        "PostgreSQL refuses this role ({code}): `retrysafe store init --print` says what it needs"
+    )
 }
 
 fn kind(code: &str) -> StoreErrorKind {

@@ -186,37 +186,83 @@ mod tests {
         assert_eq!(good().fit("here").unwrap(), Vec::<String>::new());
         let off = || "off".to_owned();
         for (server, word) in [
-            (Server { fsync: false, ..good() }, "fsync"),
-            (Server { full_page_writes: false, ..good() }, "full_page_writes"),
-            (Server { synchronous_commit: off(), ..good() }, "synchronous_commit = off"),
+            (
+                Server {
+                    fsync: false,
+                    ..good()
+                },
+                "fsync",
+            ),
+            (
+                Server {
+                    full_page_writes: false,
+                    ..good()
+                },
+                "full_page_writes",
+            ),
+            (
+                Server {
+                    synchronous_commit: off(),
+                    ..good()
+                },
+                "synchronous_commit = off",
+            ),
             (table(|table| table.unlogged = true), "unlogged"),
         ] {
             let warnings = server.fit("here").unwrap();
             assert_eq!(warnings.len(), 1, "{warnings:?}");
             assert!(warnings[0].contains(word) && warnings[0].contains("RUNS TWICE"));
         }
-        let local = Server { synchronous_commit: "local".into(), ..good() };
-        assert!(local.fit("here").unwrap().is_empty(), "no standby to wait for");
-        let waits = Server { synchronous_standbys: true, statement_timeout: true, ..local };
+        let local = Server {
+            synchronous_commit: "local".into(),
+            ..good()
+        };
+        assert!(
+            local.fit("here").unwrap().is_empty(),
+            "no standby to wait for"
+        );
+        let waits = Server {
+            synchronous_standbys: true,
+            statement_timeout: true,
+            ..local
+        };
         assert_eq!(waits.fit("here").unwrap().len(), 2);
     }
 
     #[test]
     fn what_cannot_hold_records_is_refused() {
-        let old = Server { version: 130_012, ..good() };
+        let old = Server {
+            version: 130_012,
+            ..good()
+        };
         assert!(matches!(old.takes_writes("here"), Err(OpenError::Unfit(_))));
         for server in [
-            Server { standby: true, ..good() },
-            Server { read_only: true, ..good() },
+            Server {
+                standby: true,
+                ..good()
+            },
+            Server {
+                read_only: true,
+                ..good()
+            },
         ] {
             let refused = server.takes_writes("here");
             assert!(matches!(refused, Err(OpenError::Unreachable(_))));
         }
         assert!(good().takes_writes("here").is_ok());
         for (server, word) in [
-            (Server { table: None, ..good() }, "retrysafe store init"),
+            (
+                Server {
+                    table: None,
+                    ..good()
+                },
+                "retrysafe store init",
+            ),
             (table(|table| table.writable = false), "GRANT SELECT"),
-            (table(|table| table.comment = Some("retrysafe schema 2".into())), "schema 2"),
+            (
+                table(|table| table.comment = Some("retrysafe schema 2".into())),
+                "schema 2",
+            ),
         ] {
             let Err(OpenError::Unfit(text)) = server.fit("here") else {
                 panic!("{word} is refused");

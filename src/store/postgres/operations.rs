@@ -134,11 +134,7 @@ async fn renew(
 }
 
 /// Reads, asks the specification, writes if nothing has changed since.
-async fn decide(
-    lent: &mut Lent,
-    key: RecordKey,
-    operation: &Operation,
-) -> Result<Outcome, Failed> {
+async fn decide(lent: &mut Lent, key: RecordKey, operation: &Operation) -> Result<Outcome, Failed> {
     for _ in 0..ROUNDS {
         let rows = lent
             .query(READ, &[(&key.0.as_slice(), Type::BYTEA)])

@@ -52,7 +52,10 @@ pub(super) async fn create_if_never_seen(
     }
     match create(lent).await {
         Ok(()) => {
-            tracing::info!(event = "store_created", "the table retrysafe_records was created");
+            tracing::info!(
+                event = "store_created",
+                "the table retrysafe_records was created"
+            );
             Ok(())
         }
         Err(Trouble::Answered(error)) if errors::is_forbidden(&error) => Err(StoreError::not_sent(

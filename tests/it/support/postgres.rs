@@ -60,10 +60,17 @@ fn own(path: &Path) {
 fn binaries() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<_> = std::env::split_paths(&path).collect();
-    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
     let mut debian: Vec<_> = versions
         .flatten()
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path())))
+        .filter_map(|entry| {
+            Some((
+                entry.file_name().to_str()?.parse::<u32>().ok()?,
+                entry.path(),
+            ))
+        })
         .collect();
     debian.sort();
     folders.extend(debian.into_iter().rev().map(|(_, path)| path.join("bin")));
@@ -85,7 +92,16 @@ fn template(binaries: &Path) -> Arc<TempDir> {
     }
     let folder = folder();
     let made = command(&binaries.join("initdb"))
-        .args(["-A", "trust", "-U", "app", "--no-sync", "-E", "UTF8", "--locale=C"])
+        .args([
+            "-A",
+            "trust",
+            "-U",
+            "app",
+            "--no-sync",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ])
         .args(["--wal-segsize=1", "-D"])
         .arg(folder.path().join("data"))
         .output()
@@ -136,7 +152,11 @@ impl Postgres {
             if server.came_up() {
                 return Some(server);
             }
-            assert!(Instant::now() < deadline, "PostgreSQL does not start: {}", server.log());
+            assert!(
+                Instant::now() < deadline,
+                "PostgreSQL does not start: {}",
+                server.log()
+            );
         }
     }
 
@@ -166,7 +186,10 @@ impl Postgres {
     pub async fn client(&self) -> Client {
         let stream = tokio::net::TcpStream::connect(self.addr).await.unwrap();
         let mut login = tokio_postgres::Config::new();
-        login.user("app").dbname("postgres").application_name("test");
+        login
+            .user("app")
+            .dbname("postgres")
+            .application_name("test");
         let (client, connection) = login.connect_raw(stream, NoTls).await.unwrap();
         tokio::spawn(connection);
         client
@@ -324,7 +347,9 @@ impl Pooler {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        eventually("PgBouncer listens", || std::net::TcpStream::connect(addr).is_ok());
+        eventually("PgBouncer listens", || {
+            std::net::TcpStream::connect(addr).is_ok()
+        });
         Some(Self {
             process,
             _folder: folder,
