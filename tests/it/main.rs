@@ -22,6 +22,7 @@ mod operators;
 mod outages;
 mod outcomes;
 mod passthrough;
+mod postgres_faults;
 mod redis_faults;
 mod refusals;
 mod replicas;

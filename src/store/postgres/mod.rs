@@ -105,7 +105,7 @@ impl PostgresStores {
     /// Creates the table: `retrysafe store init`.
     pub async fn init(&self) -> Result<(), OpenError> {
         let created = async {
-            let mut lent = self.shared.pool.lend().await?;
+            let mut lent = self.shared.pool.lend_at_leisure().await?;
             schema::create(&mut lent).await?;
             Ok::<_, StoreError>(())
         };
@@ -127,7 +127,7 @@ impl PostgresStores {
     }
 
     async fn ask(&self) -> Result<Server, StoreError> {
-        let mut lent = self.shared.pool.lend().await?;
+        let mut lent = self.shared.pool.lend_at_leisure().await?;
         let rows = lent.query(statements::ASK, &[]).await?;
         let row = rows.first();
         Server::read(row.ok_or_else(|| errors::odd("what it is asked about itself"))?)
@@ -135,7 +135,7 @@ impl PostgresStores {
 
     /// A role that may not leaves it to the next question, which then says so.
     async fn create_quietly(&self) -> Result<(), OpenError> {
-        let mut lent = match self.shared.pool.lend().await {
+        let mut lent = match self.shared.pool.lend_at_leisure().await {
             Ok(lent) => lent,
             Err(error) => return Err(self.cannot(&error)),
         };

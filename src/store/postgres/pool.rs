@@ -45,7 +45,15 @@ impl Pool {
     /// A session for one call. Every error is `NotSent`.
     pub(super) async fn lend(self: &Arc<Self>) -> Result<Lent, StoreError> {
         // Less than the caller's own deadline, which would not know that nothing was sent.
-        let patience = self.target.timeout.mul_f32(0.9);
+        self.lend_within(self.target.timeout.mul_f32(0.9)).await
+    }
+
+    /// The same for a caller without a deadline.
+    pub(super) async fn lend_at_leisure(self: &Arc<Self>) -> Result<Lent, StoreError> {
+        self.lend_within(LOG_IN.max(self.target.timeout)).await
+    }
+
+    async fn lend_within(self: &Arc<Self>, patience: Duration) -> Result<Lent, StoreError> {
         match tokio::time::timeout(patience, self.take()).await {
             Ok(lent) => lent,
             Err(_) => Err(StoreError::not_sent(

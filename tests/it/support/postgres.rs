@@ -17,8 +17,9 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
+use super::authority::Pair;
 use super::redis::{next_addr, skipped};
-use super::{PATIENCE, eventually};
+use super::{PATIENCE, eventually, in_time};
 
 /// Which user and group the server runs as; `None`: as these tests do.
 fn user() -> Option<(u32, u32)> {
@@ -121,7 +122,7 @@ pub struct Postgres {
     addr: SocketAddr,
     settings: Vec<String>,
     process: Child,
-    template: Arc<TempDir>,
+    _template: Arc<TempDir>,
 }
 
 impl Postgres {
@@ -147,7 +148,7 @@ impl Postgres {
                 addr,
                 settings: settings.clone(),
                 process,
-                template,
+                _template: template,
             };
             if server.came_up() {
                 return Some(server);
@@ -224,6 +225,21 @@ impl Postgres {
         settings.extend(more.iter().map(ToString::to_string));
         self.process = spawn(&self.binaries, self.folder.path(), self.addr, &settings);
         assert!(self.came_up(), "it starts again: {}", self.log());
+    }
+
+    /// Shows this certificate to whoever asks for TLS.
+    pub async fn enable_tls(&self, pair: &Pair) {
+        pair.write(&self.data(), "server");
+        let key = self.data().join("server.key");
+        own(&key);
+        let only_own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&key, only_own).unwrap();
+        self.sql("ALTER SYSTEM SET ssl = on").await;
+        self.sql("SELECT pg_reload_conf()").await;
+        in_time("it shows its certificate", async || {
+            self.sql("SHOW ssl").await == ["on"]
+        })
+        .await;
     }
 
     fn signal(&self, signal: &str) {
