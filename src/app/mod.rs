@@ -167,13 +167,12 @@ impl App {
     }
 
     /// Serves until `shutdown` returns, then drains (R31).
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<Ending, AppError> {
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Ending, AppError> {
         self.announce();
-        let towards_store = self.stores.take_certificates();
         let Self {
             config,
             shared,
-            stores,
+            mut stores,
             breaker,
             health,
             towards_clients,
@@ -212,8 +211,8 @@ impl App {
         if let Some(files) = towards_clients {
             tokio::spawn(files.renew(shared.metrics.clone()));
         }
-        for files in [towards_upstream, towards_store].into_iter().flatten() {
-            tokio::spawn(files.renew(shared.metrics.clone()));
+        for files in [towards_upstream, stores.take_certificates()] {
+            files.map(|files| tokio::spawn(files.renew(shared.metrics.clone())));
         }
         let duties = tokio::spawn(duties(stores, breaker));
         health.started();

@@ -7,7 +7,7 @@
 //! | 1 | ran and failed; unhealthy; a port or the store's file is in use |
 //! | 2 | wrong usage |
 //! | 3 | drained, but records were left unresolved or unsettled |
-//! | 69 | the store is needed (`--require-ready`, `key`) and out of reach |
+//! | 69 | the store is needed (`--require-ready`, `key`, `store`) and out of reach |
 //! | 78 | the configuration is invalid, or the store it names is not fit |
 
 pub mod check;
@@ -15,6 +15,7 @@ mod demo;
 mod healthcheck;
 mod key;
 mod run;
+mod store;
 
 use std::path::PathBuf;
 
@@ -77,6 +78,9 @@ enum Command {
     /// Look a key up, or resolve one whose outcome is unknown
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Prepare a store
+    #[command(subcommand)]
+    Store(store::StoreCommand),
 }
 
 /// Runs the command of this process's arguments; answers the exit code.
@@ -104,6 +108,7 @@ pub fn main() -> u8 {
         Some(Command::Healthcheck) => healthcheck::healthcheck(path, &env),
         Some(Command::Demo { keep }) => demo::demo(keep),
         Some(Command::Key(command)) => key::key(path, &env, &command),
+        Some(Command::Store(command)) => store::store(path, &env, &command),
     }
 }
 

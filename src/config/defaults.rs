@@ -65,6 +65,8 @@ impl Default for Config {
                 single_replica: false,
                 allow_eviction: false,
                 max_records: 1_000_000,
+                connections: 8,
+                cache: None,
                 tls: ClientSettings::plain(ClientKeys::STORE),
             },
             policy: Policy::default(),

@@ -23,8 +23,10 @@ pub mod guarded;
 pub mod lease;
 pub mod memory;
 mod open;
+pub mod postgres;
 pub mod redis;
 pub mod tier;
+pub mod tiered;
 pub mod vault;
 
 use std::fmt;
@@ -44,6 +46,8 @@ pub use self::redis::{REDIS_SCHEMES, RedisStores, WrongUrl, check_redis_url, hos
 pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use open::Stores;
+pub use postgres::{PostgresAddress, PostgresPlace, PostgresStores};
+pub use tiered::TieredStores;
 use vault::VaultSettings;
 
 /// A boxed answer of a store.
@@ -171,8 +175,32 @@ pub struct Settings {
     pub secret: Option<Secret>,
     /// How records are stored.
     pub vault: VaultSettings,
+    /// `postgres://`: sessions of this process at most, beside the one for wake-ups.
+    pub connections: usize,
+    /// `postgres://`: a Redis that answers replays.
+    pub cache: Option<Cache>,
     /// `[store.tls]`, for a store that is reached over TLS.
     pub tls: ClientSettings,
+}
+
+/// A cache before the store that decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cache {
+    /// Which Redis.
+    pub url: StoreUrl,
+    /// How long a copy is used at most.
+    pub ttl: Duration,
+}
+
+impl fmt::Display for Settings {
+    /// Where records are, without user info.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.url, f)?;
+        match &self.cache {
+            Some(cache) => write!(f, " with the cache {}", cache.url),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Settings {
@@ -182,6 +210,17 @@ impl Settings {
             namespace: self.namespace.clone(),
             secret: self.secret.clone(),
         }
+    }
+
+    /// R34: how long a record that an operator deletes stays as a failed one, at least: as long as
+    /// somebody may still act on it, or a cache repeat it.
+    pub fn deleted_for(&self, lease: Duration) -> Duration {
+        let cached = self
+            .cache
+            .as_ref()
+            .map_or(Duration::ZERO, |cache| cache.ttl);
+        let acted_on = (lease * 2).max(Duration::from_mins(2));
+        acted_on.max(cached.saturating_mul(2))
     }
 }
 
@@ -195,6 +234,8 @@ pub enum StoreUrl {
     /// `redis://[user[:password]@]host[:port][/db]` and its other forms (`redis/address.rs`), as
     /// given. Holds the password.
     Redis(String),
+    /// `postgres://user[:password]@host[:port]/database`. Holds the password.
+    Postgres(Box<PostgresAddress>),
 }
 
 impl StoreUrl {
@@ -203,6 +244,7 @@ impl StoreUrl {
         match self {
             Self::Memory | Self::File(_) => false,
             Self::Redis(url) => url.starts_with("rediss"),
+            Self::Postgres(address) => address.tls,
         }
     }
 }
@@ -214,6 +256,7 @@ impl fmt::Display for StoreUrl {
             Self::Memory => f.write_str("memory:"),
             Self::File(path) => write!(f, "file:{}", path.display()),
             Self::Redis(url) => f.write_str(&without_user(url)),
+            Self::Postgres(address) => fmt::Display::fmt(address, f),
         }
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::vault::Vault;
 use super::{
-    FileStore, MemoryStore, OpenError, RedisStores, Settings, Store, StoreError, StoreUrl, WakeFn,
+    FileStore, MemoryStore, OpenError, PostgresStores, RedisStores, Settings, Store, StoreError,
+    StoreUrl, TieredStores, WakeFn,
 };
 use crate::clock::Clock;
 use crate::tls::{Certificates, ClientSettings};
@@ -23,6 +24,10 @@ pub enum Stores {
     File(Arc<FileStore>),
     /// `redis://`
     Redis(RedisStores),
+    /// `postgres://`
+    Postgres(PostgresStores),
+    /// `postgres://` with a cache.
+    Tiered(TieredStores),
 }
 
 impl Stores {
@@ -42,6 +47,13 @@ impl Stores {
                 clock,
             )?)),
             StoreUrl::Redis(_) => Self::Redis(RedisStores::new(settings, wake)?),
+            StoreUrl::Postgres(address) => {
+                let decides = PostgresStores::new(settings, address, wake)?;
+                match &settings.cache {
+                    None => Self::Postgres(decides),
+                    Some(cache) => Self::Tiered(TieredStores::new(decides, cache, settings)?),
+                }
+            }
         })
     }
 
@@ -51,6 +63,8 @@ impl Stores {
             Self::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::File(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::Redis(stores) => stores.handle(),
+            Self::Postgres(stores) => stores.handle(),
+            Self::Tiered(stores) => stores.handle(),
         }
     }
 
@@ -60,17 +74,21 @@ impl Stores {
         match self {
             Self::Memory(_) | Self::File(_) => Ok(Vec::new()),
             Self::Redis(stores) => stores.check().await,
+            Self::Postgres(stores) => stores.check().await,
+            Self::Tiered(stores) => stores.check().await,
         }
     }
 
     /// Removes at most `limit` expired records and says how many. A file takes 1,000 at once at
-    /// most, so ask for no more; call again at once while it answers `limit`, and else now and
+    /// most, and so does PostgreSQL as one transaction, so ask for no more; call again at once while it answers `limit`, and else now and
     /// then. Redis expires by itself.
     pub async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.sweep(limit)),
             Self::File(store) => store.sweep(limit).await,
             Self::Redis(_) => Ok(0),
+            Self::Postgres(stores) => stores.sweep(limit).await,
+            Self::Tiered(stores) => stores.decides().sweep(limit).await,
         }
     }
 
@@ -79,6 +97,8 @@ impl Stores {
         match self {
             Self::Memory(_) | Self::File(_) => None,
             Self::Redis(stores) => stores.take_certificates(),
+            Self::Postgres(stores) => stores.take_certificates(),
+            Self::Tiered(stores) => stores.decides_mut().take_certificates(),
         }
     }
 
@@ -86,7 +106,16 @@ impl Stores {
     pub fn one_replica_only(&self) -> bool {
         match self {
             Self::Memory(_) | Self::File(_) => true,
-            Self::Redis(_) => false,
+            Self::Redis(_) | Self::Postgres(_) | Self::Tiered(_) => false,
+        }
+    }
+
+    /// The PostgreSQL, where there is one.
+    pub fn postgres(&self) -> Option<&PostgresStores> {
+        match self {
+            Self::Memory(_) | Self::File(_) | Self::Redis(_) => None,
+            Self::Postgres(stores) => Some(stores),
+            Self::Tiered(stores) => Some(stores.decides()),
         }
     }
 
@@ -101,6 +130,8 @@ impl Stores {
                 format!("file:{}", path.display())
             }
             Self::Redis(stores) => stores.address().to_owned(),
+            Self::Postgres(stores) => stores.address().to_owned(),
+            Self::Tiered(stores) => stores.describe(),
         }
     }
 }

@@ -196,9 +196,11 @@ fn the_examples_of_the_shipped_file_are_valid() {
     let mut lines = BTreeMap::new();
     let mut used = 0;
     for (index, line) in text.lines().enumerate() {
-        let example = line
-            .strip_prefix("#e ")
-            .filter(|rest| !rest.starts_with("url") && !rest.starts_with("secret"));
+        let example = line.strip_prefix("#e ").filter(|rest| {
+            !["url", "secret", "cache_file"]
+                .iter()
+                .any(|key| rest.starts_with(key))
+        });
         used += usize::from(example.is_some());
         lines.insert(index, example.unwrap_or(line));
     }
@@ -214,9 +216,10 @@ fn the_examples_of_the_shipped_file_are_valid() {
             "url = \"http://127.0.0.1:3000\"",
             "url = \"https://localhost\"",
         )
+        // The one that a cache belongs to.
         .replace(
             "url = \"file:retrysafe.db\"",
-            "url = \"rediss://localhost\"",
+            "url = \"postgres://u@localhost/d?sslmode=require\"",
         );
     let parsed = config::parse(&text, "config.toml", &Environment::new());
     let (config, warnings) = parsed.unwrap();

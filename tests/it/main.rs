@@ -25,6 +25,7 @@ mod operators;
 mod outages;
 mod outcomes;
 mod passthrough;
+mod postgres_faults;
 mod redis_faults;
 mod redis_groups;
 mod refusals;

@@ -46,6 +46,8 @@ const STORES: &[&str] = &[
     "FileStore",
     "RedisStore",
     "RedisStores",
+    "PostgresStore",
+    "PostgresStores",
     "Stores",
 ];
 
@@ -56,6 +58,7 @@ const WORKERS: &[&str] = &[
     "MemoryStore",
     "FileStore",
     "RedisStores",
+    "PostgresStores",
     "Stores",
     "Proxy",
     "Shared",
@@ -76,7 +79,7 @@ const ROOMS: &[Room] = &[
     Room { name: "telemetry", names: Some(&[]), never: &["async"],
         outside: &["prometheus_client", "thiserror", "tracing_subscriber"] },
     Room { name: "store", names: Some(&["clock", "idempotency", "telemetry", "tls"]), never: &[],
-        outside: &["base64", "bytes", "lz4_flex", "redb", "redis", "ring", "sha2", "thiserror", "tokio", "tracing"] },
+        outside: &["base64", "bytes", "lz4_flex", "redb", "redis", "ring", "sha2", "thiserror", "tokio", "tokio_postgres", "tracing"] },
     Room { name: "tls", names: Some(&["telemetry"]), never: &[],
         outside: &["rustls", "rustls_native_certs", "tokio", "tokio_rustls", "tracing"] },
     Room { name: "proxy", names: Some(&["clock", "idempotency", "routes", "store", "telemetry", "tls"]), never: STORES,
@@ -116,6 +119,7 @@ const DOORS: &[(&str, &str)] = &[
     ("serde_json_canonicalizer", "src/idempotency/json.rs"),
     ("socket2", "src/server/"),
     ("strsim", "src/config/"),
+    ("tokio_postgres", "src/store/postgres/"),
     ("tokio_rustls", "src/tls/"),
     ("toml", "src/config/"),
     ("tracing_subscriber", "src/telemetry/log.rs"),

@@ -175,10 +175,33 @@ impl Checks<'_, '_> {
         }
     }
 
+    /// A cache belongs to a store that reads more slowly, its time to a cache.
+    fn cache(&mut self, config: &Config) {
+        const CACHE: [&str; 2] = ["store.cache", "store.cache_file"];
+        let written = CACHE.iter().any(|key| self.written(key));
+        let url = &config.store.url;
+        if written && !matches!(url, StoreUrl::Postgres(_)) {
+            let key = CACHE.iter().find(|key| self.written(key)).unwrap_or(&"");
+            let message = format!("`{key}` means nothing for `{url}`");
+            let help = "remove it: this store answers replays itself";
+            self.error(
+                None,
+                &[CACHE.as_slice(), &["store.url"]].concat(),
+                message,
+                help,
+            );
+        }
+        if !written && self.written("store.cache_ttl") {
+            let help = "write cache, the url of a Redis, or remove it";
+            let message = "`store.cache_ttl` has no effect without `cache`";
+            self.warning(None, &["store.cache_ttl"], message, help);
+        }
+    }
+
     fn store(&mut self, config: &Config, env: &Environment) {
         const URL: [&str; 2] = ["store.url", "store.url_file"];
         let store = &config.store;
-        let one_replica = !matches!(store.url, StoreUrl::Redis(_));
+        let one_replica = matches!(store.url, StoreUrl::Memory | StoreUrl::File(_));
         if store.url == StoreUrl::Memory {
             self.warning(
                 None,
@@ -192,7 +215,7 @@ impl Checks<'_, '_> {
                 None,
                 &["store.url", "store.url_file", "store.single_replica"],
                 "under Kubernetes this store protects one replica only",
-                "write a redis:// url, or single_replica = true if there is never a second one",
+                "write a redis:// or postgres:// url, or single_replica = true if there is never a second one",
             );
         }
         if store.single_replica {
@@ -202,7 +225,10 @@ impl Checks<'_, '_> {
                     "make sure that updates stop the old replica first (strategy: Recreate)",
                 )
             } else {
-                ("`single_replica` has no effect with redis://", "remove it")
+                (
+                    "`single_replica` has no effect with a shared store",
+                    "remove it",
+                )
             };
             self.warning(None, &["store.single_replica"], message, help);
         }
@@ -211,6 +237,7 @@ impl Checks<'_, '_> {
             let help = "it is for a Redis with replicas; remove it";
             self.warning(None, &["store.wait_replicas"], message, help);
         }
+        self.cache(config);
         if store.allow_eviction {
             self.warning(
                 None,

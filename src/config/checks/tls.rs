@@ -28,18 +28,17 @@ impl Checks<'_, '_> {
                 "server.tls.key_file",
                 "server.tls.client_ca_file",
             ];
-            self.files(&keys, None, tls);
+            self.files(&keys, tls, &[]);
         }
         if matches!(config.proxy.upstream.url, UpstreamUrl::Https(_)) {
-            self.files(&UPSTREAM, Some("upstream.url"), &config.proxy.upstream.tls);
+            self.files(&UPSTREAM, &config.proxy.upstream.tls, &["upstream.url"]);
         }
         if config.store.url.is_tls() {
-            self.files(&STORE, Some("store.url"), &config.store.tls);
+            self.files(&STORE, &config.store.tls, &["store.url", "store.url_file"]);
         }
     }
 
-    /// `url`: the key that asks for TLS where nothing else does.
-    fn files(&mut self, keys: &[&str], url: Option<&'static str>, side: &impl Side) {
+    fn files(&mut self, keys: &[&str], side: &impl Side, urls: &[&str]) {
         if self.spot(None, keys).is_none() {
             return;
         }
@@ -51,7 +50,7 @@ impl Checks<'_, '_> {
             Err(findings) => {
                 for found in findings {
                     // Where nothing is written it is the url that asks for it.
-                    let keys = [found.key, url.unwrap_or(found.key)];
+                    let keys = [&[found.key], urls].concat();
                     self.error(None, &keys, found.to_string(), found.help);
                 }
             }

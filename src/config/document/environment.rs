@@ -40,6 +40,7 @@ pub(super) fn overlay(env: &Environment, values: &mut Values, sink: &mut Sink<'_
     for (value, file) in [
         ("store.url", "store.url_file"),
         ("store.secret", "store.secret_file"),
+        ("store.cache", "store.cache_file"),
     ] {
         if set.iter().any(|(path, _)| *path == value || *path == file) {
             values.remove(value);

@@ -7,6 +7,7 @@
 
 mod policy;
 mod routes;
+mod store;
 mod tls;
 mod vault;
 
@@ -14,15 +15,11 @@ use super::Config;
 use super::diagnostic::Sink;
 use super::document::{Document, Values};
 use super::source::Origin;
-use super::url::{UrlError, parse_store_url, parse_upstream_url};
+use super::url::{UrlError, parse_upstream_url};
 use super::value::http::protocol;
 use super::value::measure::{above_zero, duration, size};
-use super::value::{
-    Value, address, boolean, choice, integer, label, list, log_filter, network, text,
-};
-use crate::idempotency::Secret;
+use super::value::{Value, address, boolean, choice, integer, list, log_filter, network, text};
 use crate::proxy::{HostHeader, Underscores};
-use crate::store::StoreUrl;
 use crate::telemetry::LogFormat;
 
 /// Lays written values over a target.
@@ -68,7 +65,7 @@ pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<
     tls::server(&mut reader, &mut config);
     upstream(&mut reader, &mut config);
     tls::upstream(&mut reader, &mut config);
-    store(&mut reader, &mut config);
+    store::store(&mut reader, &mut config);
     tls::store(&mut reader, &mut config);
     vault::vault(&mut reader, &mut config);
     health_and_log(&mut reader, &mut config);
@@ -175,50 +172,6 @@ fn upstream(reader: &mut Reader<'_, '_>, config: &mut Config) {
     );
 }
 
-fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
-    let store = &mut config.store;
-    if one_of(reader, "store.url", "store.url_file") {
-        reader.set("store.url_file", &mut store.url, url_file);
-    }
-    reader.set("store.url", &mut store.url, |value, sink| {
-        url(value, sink, parse_store_url)
-    });
-    reader.set("store.namespace", &mut store.namespace, label);
-    if one_of(reader, "store.secret", "store.secret_file") {
-        reader.set("store.secret_file", &mut store.secret, |value, sink| {
-            secret_file(value, sink).map(Some)
-        });
-    }
-    reader.set("store.secret", &mut store.secret, |value, sink| {
-        secret(value, sink).map(Some)
-    });
-    reader.set("store.timeout", &mut store.timeout, above_zero);
-    reader.set(
-        "store.wait_replicas",
-        &mut store.wait_replicas,
-        integer(0..=100),
-    );
-    reader.set("store.single_replica", &mut store.single_replica, boolean);
-    reader.set("store.allow_eviction", &mut store.allow_eviction, boolean);
-    reader.set(
-        "store.max_records",
-        &mut store.max_records,
-        integer(1..=u64::MAX),
-    );
-}
-
-/// Whether not both were written: a value and the file that holds it.
-fn one_of(reader: &mut Reader<'_, '_>, value: &str, file: &str) -> bool {
-    let both = reader.values.get(file).filter(|_| reader.has(value));
-    let Some(written) = both else { return true };
-    let message = format!("`{value}` and `{file}` are both set");
-    reader
-        .sink
-        .error(&written.at, message, "keep one of the two");
-    reader.failed.push(written.at.clone());
-    false
-}
-
 /// Reads a url with `parse`.
 fn url<T>(
     value: &Value,
@@ -229,50 +182,6 @@ fn url<T>(
         Ok(meaning) => Some(meaning),
         Err(UrlError { message, help }) => value.wrong(sink, message, help),
     }
-}
-
-/// Reads the store url out of the file that `value` names. The content is never shown.
-fn url_file(value: &Value, sink: &mut Sink<'_>) -> Option<StoreUrl> {
-    let line = line_of_file(value, sink, "the file holds the store url and nothing else")?;
-    match parse_store_url(&line) {
-        Ok(url) => Some(url),
-        Err(UrlError { message, help }) => {
-            value.wrong(sink, format!("names a file whose url {message}"), help)
-        }
-    }
-}
-
-fn secret(value: &Value, sink: &mut Sink<'_>) -> Option<Secret> {
-    secret_of(text(value, sink)?, value, sink, "is")
-}
-
-fn secret_file(value: &Value, sink: &mut Sink<'_>) -> Option<Secret> {
-    let line = line_of_file(value, sink, "the file holds the secret and nothing else")?;
-    secret_of(&line, value, sink, "names a file whose secret is")
-}
-
-fn secret_of(text: &str, value: &Value, sink: &mut Sink<'_>, what: &str) -> Option<Secret> {
-    const HELP: &str = "take 32 characters or more, e.g. of `openssl rand -base64 32`";
-    match Secret::new(text.as_bytes()) {
-        Some(secret) => Some(secret),
-        None => value.wrong(sink, format!("{what} too short"), HELP),
-    }
-}
-
-/// What is in the file that `value` names, without the line break at its end.
-fn line_of_file(value: &Value, sink: &mut Sink<'_>, help: &str) -> Option<String> {
-    let path = text(value, sink)?;
-    let mut content = match std::fs::read_to_string(path) {
-        Ok(content) => content,
-        Err(error) => return value.wrong(sink, format!("cannot be read: {error}"), help),
-    };
-    if content.ends_with('\n') {
-        content.pop();
-    }
-    if content.ends_with('\r') {
-        content.pop();
-    }
-    Some(content)
 }
 
 fn health_and_log(reader: &mut Reader<'_, '_>, config: &mut Config) {

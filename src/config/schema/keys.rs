@@ -196,7 +196,7 @@ pub(super) const PROCESS: &[Key] = &[
         "store.url",
         Kind::Text("url"),
         r#""file:retrysafe.db""#,
-        "Where records are kept: `memory:`, `file:PATH`, `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `redis+unix://[...@]/PATH[?db=DB]`, `redis+sentinel://[...@]HOST[:PORT],.../MASTER[/DB]` or `redis+cluster://[...@]HOST[:PORT],...`. `rediss` in place of `redis` is the same over TLS.",
+        "Where records are kept: `memory:`, `file:PATH`, `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `redis+unix://[...@]/PATH[?db=DB]`, `redis+sentinel://[...@]HOST[:PORT],.../MASTER[/DB]` or `redis+cluster://[...@]HOST[:PORT],...`, or `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE`. `rediss` in place of `redis` is the same over TLS.",
     ),
     key(
         "store.url_file",
@@ -251,6 +251,30 @@ pub(super) const PROCESS: &[Key] = &[
         Kind::Integer,
         "1000000",
         "Records in a `memory:` or `file:` store; beyond it claims are refused.",
+    ),
+    key(
+        "store.connections",
+        Kind::Integer,
+        "8",
+        "Sessions with a `postgres://` store at most, for the whole process. One more waits for wake-ups.",
+    ),
+    key(
+        "store.cache",
+        Kind::Text("url"),
+        "",
+        "A Redis that answers replays for a `postgres://` store: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.",
+    ),
+    key(
+        "store.cache_file",
+        Kind::Text("path"),
+        "",
+        "A file that holds the cache's url, instead of `cache`. One line break at its end is ignored.",
+    ),
+    key(
+        "store.cache_ttl",
+        Kind::Duration,
+        r#""60s""#,
+        "How long a copy in the cache is used at most.",
     ),
     key(
         "store.compress_above",
@@ -354,12 +378,6 @@ const fn not_yet(path: &'static str, help: &'static str) -> NotYet {
 
 /// What is planned and does not exist.
 pub(super) const NOT_YET: &[NotYet] = &[
-    not_yet("store.cache", "remove it; the store answers replays itself"),
-    not_yet(
-        "store.cache_file",
-        "remove it; the store answers replays itself",
-    ),
-    not_yet("store.cache_ttl", "remove it; nothing is cached"),
     not_yet(
         "jwt",
         "remove it; scopes take `header:NAME` or `basic:user`",

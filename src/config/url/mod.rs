@@ -4,6 +4,8 @@
 //!
 //! Deliberately absent: connecting, looking names up.
 
+mod postgres;
+
 use std::fmt;
 use std::path::PathBuf;
 
@@ -35,10 +37,11 @@ fn wrong<T>(message: impl Into<String>, help: impl Into<String>) -> Result<T, Ur
     })
 }
 
-const STORE_HELP: &str =
-    "write \"memory:\", \"file:PATH\" or \"redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]\"";
+const STORE_HELP: &str = "write \"memory:\", \"file:PATH\", \"redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]\" or \
+     \"postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE\"";
 
-/// Parses `memory:`, `file:PATH` and the forms of a Redis (`store/redis/address.rs`).
+/// Parses `memory:`, `file:PATH`, the forms of a Redis (`store/redis/address.rs`) and
+/// `postgres://user[:password]@host[:port]/database`.
 pub fn parse_store_url(text: &str) -> Result<StoreUrl, UrlError> {
     let Some((scheme, rest)) = text.split_once(':') else {
         return wrong("is not a store url", STORE_HELP);
@@ -55,10 +58,13 @@ pub fn parse_store_url(text: &str) -> Result<StoreUrl, UrlError> {
         "file" => Ok(StoreUrl::File(PathBuf::from(rest))),
         "rediss+unix" => redis(text),
         scheme if REDIS_SCHEMES.contains(&scheme) => redis(text),
-        "postgres" | "postgresql" => wrong(
-            format!("is {scheme}://, which is not available in this version yet"),
-            "use \"redis://\" for several replicas or \"file:PATH\" for one",
-        ),
+        "postgres" | "postgresql" => match rest.strip_prefix("//") {
+            Some(rest) => Ok(StoreUrl::Postgres(Box::new(postgres::postgres(rest)?))),
+            None => wrong(
+                format!("lacks the two slashes after `{scheme}:`"),
+                STORE_HELP,
+            ),
+        },
         other => match nearest(other, known()) {
             Some(_) => wrong("misspells its scheme", STORE_HELP),
             None => wrong("does not begin with a known scheme", STORE_HELP),
@@ -75,6 +81,13 @@ fn redis(text: &str) -> Result<StoreUrl, UrlError> {
 
 fn known() -> impl Iterator<Item = &'static str> {
     ["memory", "file"].into_iter().chain(REDIS_SCHEMES)
+}
+
+fn percent_encoding_is_whole(text: &str) -> bool {
+    text.match_indices('%').all(|(at, _)| {
+        let digits = text.get(at + 1..at + 3);
+        digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    })
 }
 
 const UPSTREAM_HELP: &str = "write \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\", e.g. \"http://127.0.0.1:3000\"";

@@ -129,19 +129,6 @@ fn what_is_no_other_form_of_a_redis_is_refused_without_repeating_it() {
 }
 
 #[test]
-fn stores_that_do_not_exist_yet_are_told_apart_from_mistakes() {
-    for url in ["postgres://user:hunter2@db/x", "postgresql://db/x"] {
-        let error = parse_store_url(url).expect_err(url);
-        assert!(
-            error.message.contains("not available in this version yet"),
-            "{url}"
-        );
-    }
-    let error = parse_store_url("mysql://db").unwrap_err();
-    assert!(!error.message.contains("not available"), "{error}");
-}
-
-#[test]
 fn a_password_never_shows_in_a_store_url() {
     for (url, shown) in [
         ("redis://user:hunter2@host:1/2", "redis://host:1/2"),

@@ -15,6 +15,7 @@
 //! `confirmed.rs` (`store.wait_replicas`).
 
 mod address;
+mod cache;
 mod check;
 mod cluster;
 mod confirmed;
@@ -32,14 +33,16 @@ mod subscription;
 mod wanted;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::vault::Vault;
 use super::{OpenError, Settings, Store, StoreFuture, StoreUrl, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
-use crate::tls::{Certificates, ClientSettings};
+use crate::tls::{Certificates, ClientKeys, ClientSettings};
 use address::Way;
 pub(in crate::store) use address::without_user;
 pub use address::{REDIS_SCHEMES, WrongUrl, check_redis_url, host_and_port};
+pub(super) use cache::{CacheHandle, Look, RedisCache};
 use cluster::Cluster;
 use confirmed::Replicas;
 use link::{Access, End, Finder, Target};
@@ -149,6 +152,28 @@ impl RedisStores {
     pub fn take_certificates(&mut self) -> Option<Certificates<ClientSettings>> {
         self.certificates.take().map(|files| *files)
     }
+}
+
+/// A single server without TLS. `None`: the URL names another kind.
+fn single(store: &StoreUrl, timeout: Duration) -> Option<Target> {
+    let StoreUrl::Redis(url) = store else {
+        return None;
+    };
+    let address = address::parse(url).ok()?;
+    let tls = ClientSettings::plain(ClientKeys::STORE);
+    let (access, certificates) = Access::new(&address, store.to_string(), timeout, &tls).ok()?;
+    if certificates.is_some() {
+        return None;
+    }
+    let end = match address.way {
+        Way::Server(place) => End::Server(place),
+        Way::Socket(path) => End::Socket(path),
+        Way::Sentinels { .. } | Way::Cluster(_) => return None,
+    };
+    Some(Target {
+        access: Arc::new(access),
+        finder: Finder::Fixed(end),
+    })
 }
 
 /// One thread's handle.

@@ -12,6 +12,7 @@ use retrysafe::store::vault::{SealingKey, Vault, VaultSettings};
 use retrysafe::store::{FileStore, MemoryStore, RedisStores, Settings, Store, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::support::postgres::{self, Postgres};
 use crate::support::redis::{Flavour, Redis, least_rights, settings_at};
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_groups::{self, Sentineled};
@@ -36,6 +37,10 @@ pub(crate) enum Kind {
     /// A master that sentinels name.
     Sentinel,
     Cluster,
+    Postgres,
+    SealedPostgres,
+    /// PostgreSQL with Redis before it.
+    Tiered,
 }
 
 impl Kind {
@@ -59,6 +64,29 @@ impl Kind {
             | Self::Confirmed
             | Self::Sentinel
             | Self::Cluster => 200,
+            Self::Postgres | Self::SealedPostgres | Self::Tiered => 60,
+        }
+    }
+}
+
+/// On a server that does not wait for its disk: what is not on disk is not what these cases are about.
+fn postgres_of(kind: Kind) -> Option<(Arc<dyn Store>, Time)> {
+    let server = Postgres::start(&["synchronous_commit=off"])?;
+    match kind {
+        Kind::Tiered => {
+            let cache = Redis::start(&[])?;
+            // Copies live as long as their records.
+            let lifetime = Duration::from_secs(10 * GRAIN * GRAIN);
+            let stores = postgres::tiered(&server, &cache, lifetime);
+            Some((stores.handle(), Time::Tiered(server, cache)))
+        }
+        Kind::SealedPostgres => {
+            let store = postgres::sealed(&server.url(), sealing()).handle();
+            Some((store, Time::Postgres(server)))
+        }
+        _ => {
+            let store = postgres::stores(&server.url()).handle();
+            Some((store, Time::Postgres(server)))
         }
     }
 }
@@ -115,6 +143,8 @@ enum Time {
     Redis(Vec<Redis>),
     Sentinel(Box<Sentineled>),
     Cluster(Cluster),
+    Postgres(Postgres),
+    Tiered(Postgres, Redis),
 }
 
 impl Bench {
@@ -179,6 +209,7 @@ impl Bench {
                 let settings = settings_at(as_sidecar(&cluster.url()));
                 (open(&settings), Time::Cluster(cluster))
             }
+            Kind::Postgres | Kind::SealedPostgres | Kind::Tiered => postgres_of(kind)?,
         };
         Some(Self {
             store,
@@ -220,6 +251,11 @@ impl Bench {
                     shorten(node, seconds);
                 }
             }
+            Time::Postgres(server) => shift(server, seconds).await,
+            Time::Tiered(server, cache) => {
+                shorten(cache, seconds);
+                shift(server, seconds).await;
+            }
         }
     }
 
@@ -246,6 +282,17 @@ fn shorten(server: &Redis, seconds: u64) {
             redis.call('PEXPIRE', key, redis.call('PTTL', key) - ARGV[1])
         end";
     server.cli(&["EVAL", SCRIPT, "0", &(seconds * 1_000).to_string()]);
+}
+
+/// The same with rows.
+async fn shift(server: &Postgres, seconds: u64) {
+    let by = seconds * 1_000;
+    // The first use of the store makes the table; time may pass before.
+    let shift = format!(
+        "DO $$ BEGIN IF to_regclass('retrysafe_records') IS NOT NULL THEN \
+         UPDATE retrysafe_records SET ends_at = ends_at - {by}; END IF; END $$"
+    );
+    server.sql(&shift).await;
 }
 
 /// Ages in whole grains; none for completed records, where the contract leaves it open.

@@ -62,6 +62,9 @@ for_every_store! {
     confirmed_store = Kind::Confirmed;
     sentinel_store = Kind::Sentinel;
     cluster_store = Kind::Cluster;
+    postgres_store = Kind::Postgres;
+    sealed_postgres_store = Kind::SealedPostgres;
+    tiered_store = Kind::Tiered;
 }
 
 /// The list itself is checked too: what it expects is what the specification says.

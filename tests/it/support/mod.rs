@@ -4,6 +4,8 @@ pub mod authority;
 pub mod client;
 pub mod cut;
 pub mod faulty;
+pub mod pgbouncer;
+pub mod postgres;
 pub mod redis;
 pub mod redis_cluster;
 pub mod redis_groups;

@@ -58,7 +58,7 @@ fn installed() -> Option<PathBuf> {
 }
 
 /// Says that a test does nothing here; in CI that is a failure.
-fn skipped(why: &str) {
+pub(super) fn skipped(why: &str) {
     let in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
     assert!(!in_ci, "{why}, and in CI nothing is skipped");
     eprintln!("skipped: {why}");
@@ -344,6 +344,8 @@ pub fn settings_at(url: String) -> Settings {
         single_replica: false,
         allow_eviction: false,
         max_records: u64::MAX,
+        connections: 8,
+        cache: None,
         tls: ClientSettings::plain(ClientKeys::STORE),
     }
 }

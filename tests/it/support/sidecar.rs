@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use super::postgres::Postgres;
 use super::redis::Redis;
 use super::{PATIENCE, eventually};
 
@@ -179,6 +180,17 @@ pub struct Tables<'a> {
 /// In front of `upstream` on this Redis, with `rest` as further tables.
 pub fn on_redis(upstream: SocketAddr, redis: &Redis, rest: &str) -> Plan {
     let url = redis.url();
+    let tables = Tables {
+        store_url: Some(&url),
+        rest,
+        ..Tables::default()
+    };
+    Plan::new(upstream, &tables)
+}
+
+/// The same on this PostgreSQL.
+pub fn on_postgres(upstream: SocketAddr, server: &Postgres, rest: &str) -> Plan {
+    let url = server.url();
     let tables = Tables {
         store_url: Some(&url),
         rest,

@@ -1,0 +1,379 @@
+//! A real PostgreSQL in a temporary folder, gone when it is dropped.
+//!
+//! The cluster is made once per test process and copied for each server. It runs as the user
+//! `postgres` where the tests run as root, which it refuses.
+
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use retrysafe::config::parse_store_url;
+use retrysafe::store::vault::VaultSettings;
+use retrysafe::store::{Cache, PostgresStores, Settings, StoreUrl, TieredStores, WakeFn};
+use retrysafe::tls::{ClientKeys, ClientSettings};
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+use super::authority::Pair;
+use super::redis::{Redis, next_addr, skipped};
+use super::{PATIENCE, in_time};
+
+/// Which user and group the server runs as; `None`: as these tests do.
+fn user() -> Option<(u32, u32)> {
+    let id = |arguments: &[&str]| {
+        let said = Command::new("id").args(arguments).output().ok()?.stdout;
+        String::from_utf8(said).ok()?.trim().parse::<u32>().ok()
+    };
+    if id(&["-u"])? != 0 {
+        return None;
+    }
+    Some((id(&["-u", "postgres"])?, id(&["-g", "postgres"])?))
+}
+
+/// Runs as that user.
+pub(super) fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    if let Some((user, group)) = user() {
+        command.uid(user).gid(group);
+    }
+    command.current_dir("/").stdin(Stdio::null());
+    command
+}
+
+/// A folder of that user.
+pub(super) fn folder() -> TempDir {
+    let folder = tempfile::Builder::new().prefix("pg").tempdir_in("/tmp");
+    let folder = folder.unwrap();
+    own(folder.path());
+    folder
+}
+
+fn own(path: &Path) {
+    if let Some((user, group)) = user() {
+        std::os::unix::fs::chown(path, Some(user), Some(group)).unwrap();
+    }
+}
+
+/// Where the server's programs are: in the path, or where Debian keeps them, the newest first.
+fn binaries() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<_> = std::env::split_paths(&path).collect();
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
+    let mut debian: Vec<_> = versions
+        .flatten()
+        .filter_map(|entry| {
+            Some((
+                entry.file_name().to_str()?.parse::<u32>().ok()?,
+                entry.path(),
+            ))
+        })
+        .collect();
+    debian.sort();
+    folders.extend(debian.into_iter().rev().map(|(_, path)| path.join("bin")));
+    let found = folders
+        .into_iter()
+        .find(|folder| folder.join("initdb").exists() && folder.join("postgres").exists());
+    if found.is_none() {
+        skipped("PostgreSQL is not installed (apt-get install postgresql)");
+    }
+    found
+}
+
+/// An empty cluster, to be copied. It goes with the last server that was made from it.
+fn template(binaries: &Path) -> Arc<TempDir> {
+    static TEMPLATE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+    let mut template = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(folder) = template.upgrade() {
+        return folder;
+    }
+    let folder = folder();
+    let made = command(&binaries.join("initdb"))
+        .args([
+            "-A",
+            "trust",
+            "-U",
+            "app",
+            "--no-sync",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ])
+        .args(["--wal-segsize=1", "-D"])
+        .arg(folder.path().join("data"))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success(), "{errors}");
+    let folder = Arc::new(folder);
+    *template = Arc::downgrade(&folder);
+    folder
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Postgres {
+    binaries: PathBuf,
+    folder: TempDir,
+    addr: SocketAddr,
+    settings: Vec<String>,
+    process: Child,
+    _template: Arc<TempDir>,
+}
+
+impl Postgres {
+    /// With these settings (`name=value`); `None`, and a line that says so, without one.
+    pub fn start(settings: &[&str]) -> Option<Self> {
+        let binaries = binaries()?;
+        let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let template = template(&binaries);
+            let folder = folder();
+            let copied = command(Path::new("cp"))
+                .arg("-a")
+                .arg(template.path().join("data"))
+                .arg(folder.path())
+                .status();
+            assert!(copied.unwrap().success());
+            let addr = next_addr();
+            let process = spawn(&binaries, folder.path(), addr, &settings);
+            let mut server = Self {
+                binaries: binaries.clone(),
+                folder,
+                addr,
+                settings: settings.clone(),
+                process,
+                _template: template,
+            };
+            if server.came_up() {
+                return Some(server);
+            }
+            assert!(
+                Instant::now() < deadline,
+                "PostgreSQL does not start: {}",
+                server.log()
+            );
+        }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The folder of its Unix socket.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://app@{}/postgres", self.addr)
+    }
+
+    /// The cluster's own folder, for its configuration.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// A connection of the test's own, as the owner of everything.
+    pub async fn client(&self) -> Client {
+        let stream = tokio::net::TcpStream::connect(self.addr).await.unwrap();
+        let mut login = tokio_postgres::Config::new();
+        login
+            .user("app")
+            .dbname("postgres")
+            .application_name("test");
+        let (client, connection) = login.connect_raw(stream, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    /// Runs statements; the first column of each row.
+    pub async fn sql(&self, statements: &str) -> Vec<String> {
+        let said = self.client().await.simple_query(statements).await.unwrap();
+        let text = |message| match message {
+            SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or_default().to_owned()),
+            _ => None,
+        };
+        said.into_iter().filter_map(text).collect()
+    }
+
+    /// The same for tests without a runtime.
+    pub fn sql_now(&self, statements: &str) -> Vec<String> {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().unwrap();
+        runtime.block_on(self.sql(statements))
+    }
+
+    /// Ends it as a crash does (`pg_ctl -m immediate`).
+    pub fn crash(&mut self) {
+        self.signal("-QUIT");
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it again on the same port over the same folder, and waits until it answers.
+    pub fn restart(&mut self, more: &[&str]) {
+        let mut settings = self.settings.clone();
+        settings.extend(more.iter().map(ToString::to_string));
+        self.process = spawn(&self.binaries, self.folder.path(), self.addr, &settings);
+        assert!(self.came_up(), "it starts again: {}", self.log());
+    }
+
+    /// Shows this certificate to whoever asks for TLS.
+    pub async fn enable_tls(&self, pair: &Pair) {
+        pair.write(&self.data(), "server");
+        let key = self.data().join("server.key");
+        own(&key);
+        let only_own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&key, only_own).unwrap();
+        self.sql("ALTER SYSTEM SET ssl = on").await;
+        self.sql("SELECT pg_reload_conf()").await;
+        in_time("it shows its certificate", async || {
+            self.sql("SHOW ssl").await == ["on"]
+        })
+        .await;
+    }
+
+    /// Stops the server and all its sessions from running, without ending them.
+    pub fn pause(&self) {
+        self.signal_all("-STOP");
+    }
+
+    /// Lets them go on.
+    pub fn resume(&self) {
+        self.signal_all("-CONT");
+    }
+
+    /// The server first: then it begins no further process.
+    fn signal_all(&self, signal: &str) {
+        self.signal(signal);
+        let parent = self.process.id().to_string();
+        let done = Command::new("pkill").args([signal, "-P", &parent]).status();
+        assert!(done.unwrap().success());
+    }
+
+    /// Ends one process of a store's session as the kernel does when memory is short.
+    pub fn kill_a_session(&self) {
+        let pids = "SELECT pid FROM pg_stat_activity WHERE application_name = 'retrysafe'";
+        let pid = self.sql_now(pids).swap_remove(0);
+        let done = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+        assert!(done.success());
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        let done = Command::new("kill").args([signal, &pid]).status().unwrap();
+        assert!(done.success());
+    }
+
+    fn came_up(&mut self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        let state = self.data().join("postmaster.pid");
+        let own = self.process.id().to_string();
+        while Instant::now() < deadline {
+            if self.process.try_wait().unwrap().is_some() {
+                return false;
+            }
+            // Its process first, how far it is last; an earlier one may have left its own.
+            let said = std::fs::read_to_string(&state).unwrap_or_default();
+            let lines: Vec<_> = said.lines().map(str::trim).collect();
+            if lines.first() == Some(&own.as_str())
+                && matches!(lines.get(7), Some(&("ready" | "standby")))
+            {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Ok(None) = self.process.try_wait() {
+            self.signal("-QUIT");
+        }
+        drop(self.process.wait());
+    }
+}
+
+fn spawn(binaries: &Path, folder: &Path, addr: SocketAddr, settings: &[String]) -> Child {
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.join("log"))
+        .unwrap();
+    let mut server = command(&binaries.join("postgres"));
+    server.arg("-D").arg(folder.join("data"));
+    let own = [
+        format!("listen_addresses={}", addr.ip()),
+        format!("port={}", addr.port()),
+        format!("unix_socket_directories={}", folder.display()),
+        "shared_buffers=16MB".to_owned(),
+        "autovacuum=off".to_owned(),
+    ];
+    for setting in own.iter().chain(settings) {
+        server.args(["-c", setting]);
+    }
+    server.stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+/// Settings for the server at `url`, with a deadline that no healthy server misses.
+pub fn settings(url: &str) -> Settings {
+    Settings {
+        secret: None,
+        vault: VaultSettings::default(),
+        wait_replicas: 0,
+        url: parse_store_url(url).unwrap(),
+        namespace: "test".to_owned(),
+        timeout: Duration::from_secs(10),
+        single_replica: false,
+        allow_eviction: false,
+        max_records: u64::MAX,
+        connections: 8,
+        cache: None,
+        tls: ClientSettings::plain(ClientKeys::STORE),
+    }
+}
+
+/// A store with these settings.
+pub fn stores_with(settings: &Settings, wake: WakeFn) -> PostgresStores {
+    let StoreUrl::Postgres(address) = &settings.url else {
+        panic!("{:?} is no PostgreSQL", settings.url);
+    };
+    PostgresStores::new(settings, address, wake).unwrap()
+}
+
+/// A store at `url` that wakes nobody.
+pub fn stores(url: &str) -> PostgresStores {
+    stores_with(&settings(url), Arc::new(|_| {}))
+}
+
+/// The same with records sealed and compressed.
+pub fn sealed(url: &str, vault: VaultSettings) -> PostgresStores {
+    let settings = Settings {
+        vault,
+        ..settings(url)
+    };
+    stores_with(&settings, Arc::new(|_| {}))
+}
+
+/// A store on `server` with copies in `cache`.
+pub fn tiered(server: &Postgres, cache: &Redis, ttl: Duration) -> TieredStores {
+    let url = StoreUrl::Redis(cache.url());
+    let settings = Settings {
+        cache: Some(Cache { url, ttl }),
+        ..settings(&server.url())
+    };
+    let decides = stores_with(&settings, Arc::new(|_| {}));
+    TieredStores::new(decides, settings.cache.as_ref().unwrap(), &settings).unwrap()
+}
