@@ -28,17 +28,17 @@ impl Checks<'_, '_> {
                 "server.tls.key_file",
                 "server.tls.client_ca_file",
             ];
-            self.files(&keys, tls);
+            self.files(&keys, tls, &[]);
         }
         if matches!(config.proxy.upstream.url, UpstreamUrl::Https(_)) {
-            self.files(&UPSTREAM, &config.proxy.upstream.tls);
+            self.files(&UPSTREAM, &config.proxy.upstream.tls, &["upstream.url"]);
         }
         if config.store.url.is_tls() {
-            self.files(&STORE, &config.store.tls);
+            self.files(&STORE, &config.store.tls, &["store.url", "store.url_file"]);
         }
     }
 
-    fn files(&mut self, keys: &[&str], side: &impl Side) {
+    fn files(&mut self, keys: &[&str], side: &impl Side, urls: &[&str]) {
         if self.spot(None, keys).is_none() {
             return;
         }
@@ -50,7 +50,7 @@ impl Checks<'_, '_> {
             Err(findings) => {
                 for found in findings {
                     // Where nothing is written it is the url that asks for it.
-                    let keys = [found.key, "upstream.url"];
+                    let keys = [&[found.key], urls].concat();
                     self.error(None, &keys, found.to_string(), found.help);
                 }
             }

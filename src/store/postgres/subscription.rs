@@ -263,12 +263,24 @@ impl Keeper {
                     None => return,
                 },
                 _ = ticks.tick() => {
-                    // Notices wait meanwhile; an answer to this comes before long or not at all.
-                    match timeout(ECHO, session.batch("SELECT 1")).await {
-                        Ok(Ok(())) => {}
-                        _ => return,
+                    if !self.lives(session, heard).await {
+                        return;
                     }
                 }
+            }
+        }
+    }
+
+    /// Asks for a sign of life. Notices are taken meanwhile: the answer comes behind them.
+    async fn lives(&self, session: &Session, heard: &mut mpsc::Receiver<Notification>) -> bool {
+        let mut asked = std::pin::pin!(timeout(ECHO, session.batch("SELECT 1")));
+        loop {
+            tokio::select! {
+                answer = &mut asked => return matches!(answer, Ok(Ok(()))),
+                notice = heard.recv() => match notice {
+                    Some(notice) => self.hear(&notice),
+                    None => return false,
+                },
             }
         }
     }
