@@ -118,8 +118,7 @@ fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u
                 operate(&*store, &config, key, &held, record, "executed").await
             }
             KeyCommand::Forget(target) => {
-                // R34: long enough for whoever still acts on it.
-                let ttl = (policy(&config, target).lease * 2).max(Duration::from_mins(2));
+                let ttl = config.store.deleted_for(policy(&config, target).lease);
                 let record = failed(&held, ttl)?;
                 operate(&*store, &config, key, &held, record, "forget").await
             }

@@ -43,7 +43,7 @@ pub(super) fn store(path: Option<&Path>, env: &Environment, command: &StoreComma
         let wake = Arc::new(|_| {});
         let stores = Stores::open(&loaded.config.store, Arc::new(SystemClock), wake);
         let stores = stores.map_err(|error| said(&error))?;
-        let Stores::Postgres(stores) = stores else {
+        let Some(stores) = stores.postgres() else {
             eprintln!(
                 "retrysafe: {} needs nothing created; this is for postgres:// stores",
                 loaded.config.store.url

@@ -62,6 +62,7 @@ impl Default for Config {
                 allow_eviction: false,
                 max_records: 1_000_000,
                 connections: 8,
+                cache: None,
                 tls: ClientSettings::plain(ClientKeys::STORE),
             },
             policy: Policy::default(),

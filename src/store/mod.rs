@@ -25,6 +25,7 @@ pub mod memory;
 mod open;
 pub mod postgres;
 pub mod redis;
+pub mod tiered;
 
 use std::fmt;
 use std::future::Future;
@@ -43,6 +44,7 @@ pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use open::Stores;
 pub use postgres::{PostgresAddress, PostgresPlace, PostgresStores};
+pub use tiered::TieredStores;
 
 /// A boxed answer of a store.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -162,8 +164,32 @@ pub struct Settings {
     pub max_records: u64,
     /// `postgres://`: sessions of this process at most, beside the one for wake-ups.
     pub connections: usize,
+    /// `postgres://`: a Redis that answers replays.
+    pub cache: Option<Cache>,
     /// `[store.tls]`, for a store that is reached over TLS.
     pub tls: ClientSettings,
+}
+
+/// A cache before the store that decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cache {
+    /// Which Redis.
+    pub url: StoreUrl,
+    /// How long a copy is used at most.
+    pub ttl: Duration,
+}
+
+impl Settings {
+    /// R34: how long a record that an operator deletes stays as a failed one, at least: as long as
+    /// somebody may still act on it, or a cache repeat it.
+    pub fn deleted_for(&self, lease: Duration) -> Duration {
+        let cached = self
+            .cache
+            .as_ref()
+            .map_or(Duration::ZERO, |cache| cache.ttl);
+        let acted_on = (lease * 2).max(Duration::from_mins(2));
+        acted_on.max(cached.saturating_mul(2))
+    }
 }
 
 /// A store's address.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{
     FileStore, MemoryStore, OpenError, PostgresStores, RedisStores, Settings, Store, StoreError,
-    StoreUrl, WakeFn,
+    StoreUrl, TieredStores, WakeFn,
 };
 use crate::clock::Clock;
 use crate::tls::{Certificates, ClientSettings};
@@ -25,6 +25,8 @@ pub enum Stores {
     Redis(RedisStores),
     /// `postgres://`
     Postgres(PostgresStores),
+    /// `postgres://` with a cache.
+    Tiered(TieredStores),
 }
 
 impl Stores {
@@ -44,7 +46,11 @@ impl Stores {
             )?)),
             StoreUrl::Redis(_) => Self::Redis(RedisStores::new(settings, wake)?),
             StoreUrl::Postgres(address) => {
-                Self::Postgres(PostgresStores::new(settings, address, wake)?)
+                let decides = PostgresStores::new(settings, address, wake)?;
+                match &settings.cache {
+                    None => Self::Postgres(decides),
+                    Some(cache) => Self::Tiered(TieredStores::new(decides, cache, settings)?),
+                }
             }
         })
     }
@@ -56,6 +62,7 @@ impl Stores {
             Self::File(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::Redis(stores) => stores.handle(),
             Self::Postgres(stores) => stores.handle(),
+            Self::Tiered(stores) => stores.handle(),
         }
     }
 
@@ -66,6 +73,7 @@ impl Stores {
             Self::Memory(_) | Self::File(_) => Ok(Vec::new()),
             Self::Redis(stores) => stores.check().await,
             Self::Postgres(stores) => stores.check().await,
+            Self::Tiered(stores) => stores.check().await,
         }
     }
 
@@ -78,6 +86,7 @@ impl Stores {
             Self::File(store) => store.sweep(limit).await,
             Self::Redis(_) => Ok(0),
             Self::Postgres(stores) => stores.sweep(limit).await,
+            Self::Tiered(stores) => stores.decides().sweep(limit).await,
         }
     }
 
@@ -85,7 +94,7 @@ impl Stores {
     pub fn one_replica_only(&self) -> bool {
         match self {
             Self::Memory(_) | Self::File(_) => true,
-            Self::Redis(_) | Self::Postgres(_) => false,
+            Self::Redis(_) | Self::Postgres(_) | Self::Tiered(_) => false,
         }
     }
 
@@ -94,6 +103,16 @@ impl Stores {
         match self {
             Self::Memory(_) | Self::File(_) | Self::Redis(_) => None,
             Self::Postgres(stores) => stores.take_certificates(),
+            Self::Tiered(stores) => stores.decides_mut().take_certificates(),
+        }
+    }
+
+    /// The PostgreSQL, where there is one.
+    pub fn postgres(&self) -> Option<&PostgresStores> {
+        match self {
+            Self::Memory(_) | Self::File(_) | Self::Redis(_) => None,
+            Self::Postgres(stores) => Some(stores),
+            Self::Tiered(stores) => Some(stores.decides()),
         }
     }
 
@@ -109,6 +128,7 @@ impl Stores {
             }
             Self::Redis(stores) => stores.address().to_owned(),
             Self::Postgres(stores) => stores.address().to_owned(),
+            Self::Tiered(stores) => stores.describe(),
         }
     }
 }

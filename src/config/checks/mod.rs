@@ -175,6 +175,29 @@ impl Checks<'_, '_> {
         }
     }
 
+    /// A cache belongs to a store that reads more slowly, its time to a cache.
+    fn cache(&mut self, config: &Config) {
+        const CACHE: [&str; 2] = ["store.cache", "store.cache_file"];
+        let written = CACHE.iter().any(|key| self.written(key));
+        let url = &config.store.url;
+        if written && !matches!(url, StoreUrl::Postgres(_)) {
+            let key = CACHE.iter().find(|key| self.written(key)).unwrap_or(&"");
+            let message = format!("`{key}` means nothing for `{url}`");
+            let help = "remove it: this store answers replays itself";
+            self.error(
+                None,
+                &[CACHE.as_slice(), &["store.url"]].concat(),
+                message,
+                help,
+            );
+        }
+        if !written && self.written("store.cache_ttl") {
+            let help = "write cache, the url of a Redis, or remove it";
+            let message = "`store.cache_ttl` means nothing without `cache`";
+            self.error(None, &["store.cache_ttl"], message, help);
+        }
+    }
+
     fn store(&mut self, config: &Config, env: &Environment) {
         const URL: [&str; 2] = ["store.url", "store.url_file"];
         let store = &config.store;
@@ -209,6 +232,7 @@ impl Checks<'_, '_> {
             };
             self.warning(None, &["store.single_replica"], message, help);
         }
+        self.cache(config);
         if store.allow_eviction {
             self.warning(
                 None,

@@ -37,9 +37,14 @@ pub(super) fn overlay(env: &Environment, values: &mut Values, sink: &mut Sink<'_
         }
     }
     // A url from the environment overrides the file's, however that one was given.
-    if set.iter().any(|(path, _)| path.starts_with("store.url")) {
-        values.remove("store.url");
-        values.remove("store.url_file");
+    for [url, file] in [
+        ["store.url", "store.url_file"],
+        ["store.cache", "store.cache_file"],
+    ] {
+        if set.iter().any(|(path, _)| *path == url || *path == file) {
+            values.remove(url);
+            values.remove(file);
+        }
     }
     values.extend(set);
 }

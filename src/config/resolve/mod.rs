@@ -7,20 +7,18 @@
 
 mod policy;
 mod routes;
+mod store;
 mod tls;
 
 use super::Config;
 use super::diagnostic::Sink;
 use super::document::{Document, Values};
 use super::source::Origin;
-use super::url::{UrlError, parse_store_url, parse_upstream_url};
+use super::url::{UrlError, parse_upstream_url};
 use super::value::http::protocol;
 use super::value::measure::{above_zero, duration, size};
-use super::value::{
-    Value, address, boolean, choice, integer, label, list, log_filter, network, text,
-};
+use super::value::{Value, address, boolean, choice, integer, list, log_filter, network, text};
 use crate::proxy::{HostHeader, Underscores};
-use crate::store::StoreUrl;
 use crate::telemetry::LogFormat;
 
 /// Lays written values over a target.
@@ -66,7 +64,7 @@ pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<
     tls::server(&mut reader, &mut config);
     upstream(&mut reader, &mut config);
     tls::upstream(&mut reader, &mut config);
-    store(&mut reader, &mut config);
+    store::store(&mut reader, &mut config);
     tls::store(&mut reader, &mut config);
     health_and_log(&mut reader, &mut config);
     policy::base(&mut reader, &mut config.policy);
@@ -172,38 +170,6 @@ fn upstream(reader: &mut Reader<'_, '_>, config: &mut Config) {
     );
 }
 
-fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
-    let store = &mut config.store;
-    if let Some(file) = reader
-        .values
-        .get("store.url_file")
-        .filter(|_| reader.has("store.url"))
-    {
-        let message = "`store.url` and `store.url_file` are both set";
-        reader.sink.error(&file.at, message, "keep one of the two");
-        reader.failed.push(file.at.clone());
-    } else {
-        reader.set("store.url_file", &mut store.url, url_file);
-    }
-    reader.set("store.url", &mut store.url, |value, sink| {
-        url(value, sink, parse_store_url)
-    });
-    reader.set("store.namespace", &mut store.namespace, label);
-    reader.set("store.timeout", &mut store.timeout, above_zero);
-    reader.set("store.single_replica", &mut store.single_replica, boolean);
-    reader.set("store.allow_eviction", &mut store.allow_eviction, boolean);
-    reader.set(
-        "store.max_records",
-        &mut store.max_records,
-        integer(1..=u64::MAX),
-    );
-    reader.set(
-        "store.connections",
-        &mut store.connections,
-        integer(2..=1000),
-    );
-}
-
 /// Reads a url with `parse`.
 fn url<T>(
     value: &Value,
@@ -213,26 +179,6 @@ fn url<T>(
     match parse(text(value, sink)?) {
         Ok(meaning) => Some(meaning),
         Err(UrlError { message, help }) => value.wrong(sink, message, help),
-    }
-}
-
-/// Reads the store url out of the file that `value` names. The content is never shown.
-fn url_file(value: &Value, sink: &mut Sink<'_>) -> Option<StoreUrl> {
-    let path = text(value, sink)?;
-    let content = match std::fs::read_to_string(path) {
-        Ok(content) => content,
-        Err(error) => {
-            let help = "the file holds the store url and nothing else";
-            return value.wrong(sink, format!("cannot be read: {error}"), help);
-        }
-    };
-    let line = content.strip_suffix('\n').unwrap_or(&content);
-    let line = line.strip_suffix('\r').unwrap_or(line);
-    match parse_store_url(line) {
-        Ok(url) => Some(url),
-        Err(UrlError { message, help }) => {
-            value.wrong(sink, format!("names a file whose url {message}"), help)
-        }
     }
 }
 

@@ -241,6 +241,24 @@ pub(super) const PROCESS: &[Key] = &[
         "Sessions with a `postgres://` store at most, for the whole process. One more waits for wake-ups.",
     ),
     key(
+        "store.cache",
+        Kind::Text("url"),
+        "",
+        "A Redis that answers replays for a `postgres://` store: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.",
+    ),
+    key(
+        "store.cache_file",
+        Kind::Text("path"),
+        "",
+        "A file that holds the cache's url, instead of `cache`. One line break at its end is ignored.",
+    ),
+    key(
+        "store.cache_ttl",
+        Kind::Duration,
+        r#""60s""#,
+        "How long a copy in the cache is used at most.",
+    ),
+    key(
         "store.tls.ca_file",
         Kind::Text("path"),
         "",
@@ -324,12 +342,6 @@ const fn not_yet(path: &'static str, help: &'static str) -> NotYet {
 
 /// What is planned and does not exist.
 pub(super) const NOT_YET: &[NotYet] = &[
-    not_yet("store.cache", "remove it; the store answers replays itself"),
-    not_yet(
-        "store.cache_file",
-        "remove it; the store answers replays itself",
-    ),
-    not_yet("store.cache_ttl", "remove it; nothing is cached"),
     not_yet("store.wait_replicas", "remove it"),
     not_yet("store.secret", "remove it; record keys are plain SHA-256"),
     not_yet(

@@ -157,8 +157,9 @@ fn url_secret(line: &str) -> Option<Range<usize>> {
         };
         return from.filter(|from| *from < end).map(|from| from..end);
     }
-    // `redis://:password` whose host was forgotten: what follows the colon is no port.
-    let from = scheme.filter(|from| line.get(..*from).is_some_and(|url| url.contains("redis")))?;
+    // `redis://:password`, `postgres://user:password`, whose host was forgotten: what follows the colon is no port.
+    let with_password = |url: &str| url.contains("redis") || url.contains("postgres");
+    let from = scheme.filter(|from| line.get(..*from).is_some_and(with_password))?;
     let rest = line.get(from..)?;
     let end = rest.find(['"', '\'']).unwrap_or(rest.len());
     let authority = rest.get(..end)?;

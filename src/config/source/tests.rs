@@ -88,6 +88,14 @@ fn user_info_is_masked_and_the_rest_is_not() {
         (r#"url = "u:hunter2@h""#, r#"url = "u:***@h""#),
         ("url = redis://u:hunter2@h", "url = redis://***@h"),
         (r#"url = "redis://:hunter2""#, r#"url = "redis://:***""#),
+        (
+            r#"url = "postgres://me:hunter2/db""#,
+            r#"url = "postgres://me:***""#,
+        ),
+        (
+            r#"url = "postgres://db:5432/db""#,
+            r#"url = "postgres://db:5432/db""#,
+        ),
         (r#"url = "redis://:123456""#, r#"url = "redis://:***""#),
         (r#"url = "redis://:hunter2/0""#, r#"url = "redis://:***""#),
         (

@@ -13,6 +13,7 @@
 //!
 //! Read next: `operations.rs` (what is sent), `scripts.rs`, `connection.rs`.
 
+mod cache;
 mod connection;
 mod errors;
 mod info;
@@ -22,11 +23,13 @@ mod subscription;
 mod wanted;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::IntoConnectionInfo;
 
 use super::{OpenError, Settings, Store, StoreError, StoreFuture, StoreUrl, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
+pub(super) use cache::{CacheHandle, Look, RedisCache};
 use connection::{Slot, Target};
 use info::Info;
 use scripts::Scripts;
@@ -64,7 +67,7 @@ impl RedisStores {
     /// Contacts nobody yet. `wake` is called when another process settles a key that a handle
     /// listens to.
     pub fn new(settings: &Settings, wake: WakeFn) -> Result<Self, OpenError> {
-        let target = target(settings).ok_or_else(|| {
+        let target = target(&settings.url, settings.timeout).ok_or_else(|| {
             OpenError::Unfit(
                 "store.url is no address of a Redis: \
                  redis://[user[:password]@]host[:port][/database]"
@@ -124,12 +127,12 @@ impl RedisStores {
 }
 
 /// `None`: the URL is not for us.
-fn target(settings: &Settings) -> Option<Target> {
-    let StoreUrl::Redis(url) = &settings.url else {
+fn target(store: &StoreUrl, timeout: Duration) -> Option<Target> {
+    let StoreUrl::Redis(url) = store else {
         return None;
     };
     let info = url.as_str().into_connection_info().ok()?;
-    Target::new(&info, settings.url.to_string(), settings.timeout)
+    Target::new(&info, store.to_string(), timeout)
 }
 
 /// One thread's handle.

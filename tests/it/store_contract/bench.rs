@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     File,
     Redis(Flavour),
     Postgres,
+    /// PostgreSQL with Redis before it.
+    Tiered,
 }
 
 impl Kind {
@@ -45,7 +47,7 @@ impl Kind {
             Self::Specification | Self::Memory => 1_000,
             Self::File => 100,
             Self::Redis(_) => 200,
-            Self::Postgres => 60,
+            Self::Postgres | Self::Tiered => 60,
         }
     }
 }
@@ -84,6 +86,7 @@ enum Time {
     Clock(Arc<TestClock>, #[expect(dead_code)] tempfile::TempDir),
     Redis(Redis),
     Postgres(Postgres),
+    Tiered(Postgres, Redis),
 }
 
 impl Bench {
@@ -118,6 +121,14 @@ impl Bench {
                 let server = Postgres::start(&["synchronous_commit=off"])?;
                 let store = postgres::stores(&server.url()).handle();
                 (store, Time::Postgres(server))
+            }
+            Kind::Tiered => {
+                let server = Postgres::start(&["synchronous_commit=off"])?;
+                let cache = Redis::start(&[])?;
+                // Copies live as long as their records.
+                let stores =
+                    postgres::tiered(&server, &cache, Duration::from_secs(10 * GRAIN * GRAIN));
+                (stores.handle(), Time::Tiered(server, cache))
             }
         };
         Some(Self {
@@ -154,10 +165,10 @@ impl Bench {
             Time::Tokio => tokio::time::advance(by).await,
             Time::Clock(clock, _) => clock.advance(by),
             Time::Redis(server) => shorten(server, seconds),
-            Time::Postgres(server) => {
-                let by = seconds * 1_000;
-                let shift = format!("UPDATE retrysafe_records SET ends_at = ends_at - {by}");
-                server.sql(&shift).await;
+            Time::Postgres(server) => shift(server, seconds).await,
+            Time::Tiered(server, cache) => {
+                shorten(cache, seconds);
+                shift(server, seconds).await;
             }
         }
     }
@@ -175,6 +186,13 @@ fn shorten(server: &Redis, seconds: u64) {
             redis.call('PEXPIRE', key, redis.call('PTTL', key) - ARGV[1])
         end";
     server.cli(&["EVAL", SCRIPT, "0", &(seconds * 1_000).to_string()]);
+}
+
+/// The same with rows.
+async fn shift(server: &Postgres, seconds: u64) {
+    let by = seconds * 1_000;
+    let shift = format!("UPDATE retrysafe_records SET ends_at = ends_at - {by}");
+    server.sql(&shift).await;
 }
 
 /// Ages in whole grains; none for completed records, where the contract leaves it open.

@@ -58,6 +58,7 @@ for_every_store! {
     redis_62_store = Kind::Redis(Flavour::Redis62);
     valkey_store = Kind::Redis(Flavour::Valkey);
     postgres_store = Kind::Postgres;
+    tiered_store = Kind::Tiered;
 }
 
 /// The list itself is checked too: what it expects is what the specification says.

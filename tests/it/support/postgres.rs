@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use retrysafe::config::parse_store_url;
-use retrysafe::store::{PostgresStores, Settings, StoreUrl, WakeFn};
+use retrysafe::store::{Cache, PostgresStores, Settings, StoreUrl, TieredStores, WakeFn};
 use retrysafe::tls::{ClientKeys, ClientSettings};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::authority::Pair;
-use super::redis::{next_addr, skipped};
+use super::redis::{Redis, next_addr, skipped};
 use super::{PATIENCE, eventually, in_time};
 
 /// Which user and group the server runs as; `None`: as these tests do.
@@ -310,6 +310,7 @@ pub fn settings(url: &str) -> Settings {
         allow_eviction: false,
         max_records: u64::MAX,
         connections: 8,
+        cache: None,
         tls: ClientSettings::plain(ClientKeys::STORE),
     }
 }
@@ -325,6 +326,17 @@ pub fn stores_with(settings: &Settings, wake: WakeFn) -> PostgresStores {
 /// A store at `url` that wakes nobody.
 pub fn stores(url: &str) -> PostgresStores {
     stores_with(&settings(url), Arc::new(|_| {}))
+}
+
+/// A store on `server` with copies in `cache`.
+pub fn tiered(server: &Postgres, cache: &Redis, ttl: Duration) -> TieredStores {
+    let url = StoreUrl::Redis(cache.url());
+    let settings = Settings {
+        cache: Some(Cache { url, ttl }),
+        ..settings(&server.url())
+    };
+    let decides = stores_with(&settings, Arc::new(|_| {}));
+    TieredStores::new(decides, settings.cache.as_ref().unwrap(), &settings).unwrap()
 }
 
 /// A pooler that gives each transaction whichever session is free.

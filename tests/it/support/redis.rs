@@ -287,6 +287,7 @@ pub fn settings(server: &Redis) -> Settings {
         allow_eviction: false,
         max_records: u64::MAX,
         connections: 8,
+        cache: None,
         tls: ClientSettings::plain(ClientKeys::STORE),
     }
 }
