@@ -220,7 +220,7 @@ impl Guarded {
             Outcome::Held(held) => Ok(Outcome::Held(held)),
             _ => Err(StoreError::not_sent(
                 StoreErrorKind::Refused,
-                "the store may evict records: nothing new is claimed",
+                "the store is not fit to keep records: nothing new is claimed",
             )),
         }
     }

@@ -350,11 +350,14 @@ pub struct Pooler {
 impl Pooler {
     /// `None` where it is not installed.
     pub fn start(server: &Postgres) -> Option<Self> {
-        let binary = Path::new("/usr/sbin/pgbouncer");
-        if !binary.exists() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        // Where Debian keeps it, not everybody's path looks.
+        let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+        let mut places = folders.map(|folder| folder.join("pgbouncer"));
+        let Some(binary) = places.find(|place| place.exists()) else {
             skipped("PgBouncer is not installed (apt-get install pgbouncer)");
             return None;
-        }
+        };
         let folder = folder();
         let addr = next_addr();
         let place = folder.path().display();
@@ -368,7 +371,7 @@ impl Pooler {
         );
         std::fs::write(folder.path().join("pgbouncer.ini"), config).unwrap();
         std::fs::write(folder.path().join("users"), "\"app\" \"\"\n").unwrap();
-        let process = command(binary)
+        let process = command(&binary)
             .arg("-q")
             .arg(folder.path().join("pgbouncer.ini"))
             .stdout(Stdio::null())
