@@ -266,7 +266,7 @@ impl Pool {
         let limit = self.settings.connect_timeout;
         let line = multiplexed::make(Box::new(stream), limit, &self.metrics).await?;
         let stream = match company {
-            Company::Welcome => self.shared.add(line),
+            Company::Welcome => self.shared.add(&line),
             Company::None => multiplexed::alone(&line),
         };
         Ok(self.out(Channel::Shared(stream?)))

@@ -44,10 +44,10 @@ impl fmt::Display for PostgresAddress {
             }
         }
         // A socket knows no TLS, so that this is the first parameter.
-        match self.tls {
-            true => f.write_str("?sslmode=verify-full"),
-            false => Ok(()),
+        if self.tls {
+            f.write_str("?sslmode=verify-full")?;
         }
+        Ok(())
     }
 }
 
