@@ -193,8 +193,8 @@ impl Checks<'_, '_> {
         }
         if !written && self.written("store.cache_ttl") {
             let help = "write cache, the url of a Redis, or remove it";
-            let message = "`store.cache_ttl` means nothing without `cache`";
-            self.error(None, &["store.cache_ttl"], message, help);
+            let message = "`store.cache_ttl` has no effect without `cache`";
+            self.warning(None, &["store.cache_ttl"], message, help);
         }
     }
 

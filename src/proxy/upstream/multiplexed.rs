@@ -96,7 +96,7 @@ impl Lines {
     /// A stream of a new connection, which others may share.
     pub(super) fn add(&self, line: &Arc<Line>) -> Result<Stream, ConnectError> {
         self.lock().push(line.clone());
-        alone(&line)
+        alone(line)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {

@@ -15,16 +15,25 @@ use crate::store::{OpenError, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Server {
     version: i32,
-    standby: bool,
-    read_only: bool,
-    fsync: bool,
-    full_page_writes: bool,
+    takes: Takes,
+    /// `fsync` and `full_page_writes`.
+    crash_safe: bool,
     synchronous_commit: String,
     synchronous_standbys: bool,
     statement_timeout: bool,
     role: String,
     /// `None`: there is none.
     pub(super) table: Option<Table>,
+}
+
+/// Whether it takes writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Writes,
+    /// A standby: what the primary sends.
+    Replication,
+    /// Reads, from this role.
+    Reads,
 }
 
 /// What is known of the table.
@@ -53,10 +62,12 @@ impl Server {
         };
         Ok(Self {
             version: row.try_get(0)?,
-            standby: row.try_get(1)?,
-            read_only: row.try_get(2)?,
-            fsync: row.try_get(3)?,
-            full_page_writes: row.try_get(4)?,
+            takes: match (row.try_get(1)?, row.try_get(2)?) {
+                (true, _) => Takes::Replication,
+                (false, true) => Takes::Reads,
+                (false, false) => Takes::Writes,
+            },
+            crash_safe: row.try_get(3)? && row.try_get(4)?,
             synchronous_commit: row.try_get(5)?,
             synchronous_standbys: row.try_get(6)?,
             statement_timeout: row.try_get(7)?,
@@ -73,18 +84,16 @@ impl Server {
                 "PostgreSQL at {shown} is version {major}; 14 or later is needed"
             )));
         }
-        if self.standby {
-            return Err(OpenError::Unreachable(format!(
+        match self.takes {
+            Takes::Writes => Ok(()),
+            Takes::Replication => Err(OpenError::Unreachable(format!(
                 "PostgreSQL at {shown} is a standby, which takes no records: store.url must name \
                  the primary"
-            )));
-        }
-        if self.read_only {
-            return Err(OpenError::Unreachable(format!(
+            ))),
+            Takes::Reads => Err(OpenError::Unreachable(format!(
                 "PostgreSQL at {shown} is read-only for this role (default_transaction_read_only)"
-            )));
+            ))),
         }
-        Ok(())
     }
 
     /// Warnings, or why this server must not be used. The table is there.
@@ -114,7 +123,7 @@ impl Server {
     fn warnings(&self, shown: &str, table: &Table) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut warn = |text: &str| warnings.push(format!("PostgreSQL at {shown} {text}"));
-        if !self.fsync || !self.full_page_writes {
+        if !self.crash_safe {
             warn(
                 "runs with fsync or full_page_writes off: a crash of its machine can lose or spoil \
                  every record, and a request whose record is gone RUNS TWICE",
@@ -159,10 +168,8 @@ mod tests {
     fn good() -> Server {
         Server {
             version: 150_018,
-            standby: false,
-            read_only: false,
-            fsync: true,
-            full_page_writes: true,
+            takes: Takes::Writes,
+            crash_safe: true,
             synchronous_commit: "on".into(),
             synchronous_standbys: false,
             statement_timeout: false,
@@ -188,17 +195,10 @@ mod tests {
         for (server, word) in [
             (
                 Server {
-                    fsync: false,
+                    crash_safe: false,
                     ..good()
                 },
                 "fsync",
-            ),
-            (
-                Server {
-                    full_page_writes: false,
-                    ..good()
-                },
-                "full_page_writes",
             ),
             (
                 Server {
@@ -238,11 +238,11 @@ mod tests {
         assert!(matches!(old.takes_writes("here"), Err(OpenError::Unfit(_))));
         for server in [
             Server {
-                standby: true,
+                takes: Takes::Replication,
                 ..good()
             },
             Server {
-                read_only: true,
+                takes: Takes::Reads,
                 ..good()
             },
         ] {

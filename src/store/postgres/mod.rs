@@ -90,14 +90,13 @@ impl PostgresStores {
         let shown = &self.shared.pool.target.shown;
         let server = self.ask().await.map_err(|error| self.cannot(&error))?;
         server.takes_writes(shown)?;
-        let server = match &server.table {
-            Some(_) => server,
-            None => {
-                self.create_quietly().await?;
-                self.ask().await.map_err(|error| self.cannot(&error))?
-            }
+        let warnings = if server.table.is_some() {
+            server.fit(shown)?
+        } else {
+            self.create_quietly().await?;
+            let server = self.ask().await.map_err(|error| self.cannot(&error))?;
+            server.fit(shown)?
         };
-        let warnings = server.fit(shown)?;
         self.shared.table.has_been_seen();
         Ok(warnings)
     }

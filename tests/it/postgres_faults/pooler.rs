@@ -10,7 +10,8 @@ use super::wakeups::Waiter;
 use super::{Bench, apply, key};
 use crate::store_contract::operations::*;
 use crate::support::in_time;
-use crate::support::postgres::{Pooler, stores};
+use crate::support::pgbouncer::Pooler;
+use crate::support::postgres::stores;
 
 #[tokio::test]
 async fn every_operation_goes_through_a_pooler() {
@@ -62,9 +63,9 @@ async fn where_notices_do_not_come_back_nobody_waits_for_them() {
     bench.says(1, settle('a', 1, completed())).await;
     assert_eq!(waiter.times(Wake::Key(key(1))), 0);
     // Nothing of ours is left on the sessions that others use.
-    let pooled = Waiter::on(&pooler.url(), Duration::from_secs(10));
+    let other = Waiter::on(&pooler.url(), Duration::from_secs(10));
     assert_eq!(
-        apply(&pooled.store, 1, read()).await.unwrap(),
+        apply(&other.store, 1, read()).await.unwrap(),
         "held completed a1"
     );
 }

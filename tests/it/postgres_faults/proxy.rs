@@ -2,12 +2,15 @@
 
 use std::collections::HashSet;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::commands::{code, said};
 use crate::support::client::{Client, pay, request};
 use crate::support::eventually;
-use crate::support::postgres::{Pooler, Postgres};
+use crate::support::pgbouncer::Pooler;
+use crate::support::postgres::Postgres;
 use crate::support::sidecar::{Plan, Sidecar, Tables, on_postgres, retrysafe};
 use crate::support::upstream::Upstream;
 

@@ -191,7 +191,11 @@ fn shorten(server: &Redis, seconds: u64) {
 /// The same with rows.
 async fn shift(server: &Postgres, seconds: u64) {
     let by = seconds * 1_000;
-    let shift = format!("UPDATE retrysafe_records SET ends_at = ends_at - {by}");
+    // The first use of the store makes the table; time may pass before.
+    let shift = format!(
+        "DO $$ BEGIN IF to_regclass('retrysafe_records') IS NOT NULL THEN \
+         UPDATE retrysafe_records SET ends_at = ends_at - {by}; END IF; END $$"
+    );
     server.sql(&shift).await;
 }
 

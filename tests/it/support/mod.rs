@@ -2,6 +2,7 @@
 
 pub mod authority;
 pub mod client;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod redis;
 pub mod sidecar;

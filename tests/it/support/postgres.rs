@@ -1,4 +1,4 @@
-//! A real PostgreSQL in a temporary folder, gone when it is dropped; and a PgBouncer before it.
+//! A real PostgreSQL in a temporary folder, gone when it is dropped.
 //!
 //! The cluster is made once per test process and copied for each server. It runs as the user
 //! `postgres` where the tests run as root, which it refuses.
@@ -19,7 +19,7 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::authority::Pair;
 use super::redis::{Redis, next_addr, skipped};
-use super::{PATIENCE, eventually, in_time};
+use super::{PATIENCE, in_time};
 
 /// Which user and group the server runs as; `None`: as these tests do.
 fn user() -> Option<(u32, u32)> {
@@ -34,7 +34,7 @@ fn user() -> Option<(u32, u32)> {
 }
 
 /// Runs as that user.
-fn command(program: &Path) -> Command {
+pub(super) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     if let Some((user, group)) = user() {
         command.uid(user).gid(group);
@@ -44,7 +44,7 @@ fn command(program: &Path) -> Command {
 }
 
 /// A folder of that user.
-fn folder() -> TempDir {
+pub(super) fn folder() -> TempDir {
     let folder = tempfile::Builder::new().prefix("pg").tempdir_in("/tmp");
     let folder = folder.unwrap();
     own(folder.path());
@@ -337,65 +337,4 @@ pub fn tiered(server: &Postgres, cache: &Redis, ttl: Duration) -> TieredStores {
     };
     let decides = stores_with(&settings, Arc::new(|_| {}));
     TieredStores::new(decides, settings.cache.as_ref().unwrap(), &settings).unwrap()
-}
-
-/// A pooler that gives each transaction whichever session is free.
-#[derive(Debug)]
-pub struct Pooler {
-    process: Child,
-    _folder: TempDir,
-    addr: SocketAddr,
-}
-
-impl Pooler {
-    /// `None` where it is not installed.
-    pub fn start(server: &Postgres) -> Option<Self> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        // Where Debian keeps it, not everybody's path looks.
-        let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-        let mut places = folders.map(|folder| folder.join("pgbouncer"));
-        let Some(binary) = places.find(|place| place.exists()) else {
-            skipped("PgBouncer is not installed (apt-get install pgbouncer)");
-            return None;
-        };
-        let folder = folder();
-        let addr = next_addr();
-        let place = folder.path().display();
-        let (host, port) = (server.addr().ip(), server.addr().port());
-        let config = format!(
-            "[databases]\n* = host={host} port={port}\n[pgbouncer]\nlisten_addr = {}\n\
-             listen_port = {}\nunix_socket_dir =\nauth_type = trust\nauth_file = {place}/users\n\
-             pool_mode = transaction\ndefault_pool_size = 4\n",
-            addr.ip(),
-            addr.port()
-        );
-        std::fs::write(folder.path().join("pgbouncer.ini"), config).unwrap();
-        std::fs::write(folder.path().join("users"), "\"app\" \"\"\n").unwrap();
-        let process = command(&binary)
-            .arg("-q")
-            .arg(folder.path().join("pgbouncer.ini"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        eventually("PgBouncer listens", || {
-            std::net::TcpStream::connect(addr).is_ok()
-        });
-        Some(Self {
-            process,
-            _folder: folder,
-            addr,
-        })
-    }
-
-    pub fn url(&self) -> String {
-        format!("postgres://app@{}/postgres", self.addr)
-    }
-}
-
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
 }
