@@ -19,7 +19,7 @@ use crate::idempotency::record::{FailedWhy, Owner, State};
 use crate::idempotency::scope::{KeyText, ScopeValue, record_key};
 use crate::idempotency::transition::{Held, OperateOn};
 use crate::idempotency::{Operation, Outcome, Policy, Record, RecordKey};
-use crate::store::{OpenError, Store, StoreUrl, Stores};
+use crate::store::{self, OpenError, Store, StoreUrl, Stores};
 
 /// What to do with a key.
 #[derive(Debug, Subcommand)]
@@ -97,7 +97,12 @@ fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u
     }
     let runtime = super::runtime().map_err(|code| (code, String::new()))?;
     runtime.block_on(async {
-        let stores = Stores::open(&config.store, Arc::new(SystemClock), Arc::new(|_| {}))
+        // A first connection takes longer than a call; a person waits for it.
+        let settings = store::Settings {
+            timeout: patience(&config),
+            ..config.store.clone()
+        };
+        let stores = Stores::open(&settings, Arc::new(SystemClock), Arc::new(|_| {}))
             .map_err(|error| not_open(&config, &error))?;
         let store = stores.handle();
         let Outcome::Held(held) = call(&*store, &config, key, Operation::Read).await? else {
@@ -146,14 +151,18 @@ fn not_open(config: &Config, error: &OpenError) -> Failure {
     }
 }
 
+/// How long the store may take.
+fn patience(config: &Config) -> Duration {
+    config.store.timeout.max(Duration::from_secs(2))
+}
+
 async fn call(
     store: &dyn Store,
     config: &Config,
     key: RecordKey,
     operation: Operation,
 ) -> Result<Outcome, Failure> {
-    let limit = config.store.timeout.max(Duration::from_secs(2));
-    match tokio::time::timeout(limit, store.apply(key, operation)).await {
+    match tokio::time::timeout(patience(config), store.apply(key, operation)).await {
         Ok(Ok(outcome)) => Ok(outcome),
         Ok(Err(error)) => Err((UNAVAILABLE, format!("the store: {error}"))),
         Err(_) => Err((UNAVAILABLE, "the store did not answer".to_owned())),

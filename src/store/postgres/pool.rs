@@ -2,9 +2,10 @@
 //!
 //! Invariant: a session comes back only if the server has answered all that was asked of it.
 //! Whoever gives up in the middle (a deadline drops the future) leaves a session that is cancelled
-//! and closed; until that is done it counts, so that the server never has more of us than
+//! and closed; until that is done it keeps its place, so that the server never has more of us than
 //! `store.connections`.
 //!
+//! Who finds no session at rest begins one, if there is a place, and takes whichever is free first.
 //! An attempt to connect belongs to nobody: who runs out of time leaves its session to the next.
 //! Several sessions and not one shared by all: a session does one statement after the other, and
 //! commits of different sessions share a write to disk.
@@ -14,7 +15,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::{Error, Row};
 
 use super::errors;
@@ -30,7 +31,31 @@ const LOG_IN: Duration = Duration::from_secs(5);
 pub(super) struct Pool {
     pub(super) target: Arc<Target>,
     places: Arc<Semaphore>,
-    idle: Mutex<Vec<Session>>,
+    idle: Mutex<Vec<Seat>>,
+    /// A session was put to rest, or a place is free.
+    freed: Arc<Notify>,
+}
+
+/// A session with its place.
+#[derive(Debug)]
+struct Seat {
+    session: Session,
+    place: Place,
+}
+
+/// One of so many.
+#[derive(Debug)]
+struct Place {
+    permit: Option<OwnedSemaphorePermit>,
+    freed: Arc<Notify>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.permit.take());
+        // Rare, and who is told first may have no use for it: all look.
+        self.freed.notify_waiters();
+    }
 }
 
 impl Pool {
@@ -39,6 +64,7 @@ impl Pool {
             target,
             places: Arc::new(Semaphore::new(connections)),
             idle: Mutex::new(Vec::new()),
+            freed: Arc::default(),
         })
     }
 
@@ -64,32 +90,62 @@ impl Pool {
     }
 
     async fn take(self: &Arc<Self>) -> Result<Lent, StoreError> {
-        let place = Arc::clone(&self.places).acquire_owned().await;
-        let Ok(place) = place else {
-            return Err(closed());
-        };
-        if let Some(session) = self.rested() {
-            return Ok(Lent::new(self, session, place));
+        let mut attempt = None;
+        loop {
+            // Before the look, so that nothing is freed between the two.
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if let Some(seat) = self.rested() {
+                return Ok(Lent::new(self, seat));
+            }
+            if attempt.is_none() {
+                attempt = self.begin();
+            }
+            match attempt.as_mut() {
+                None => freed.await,
+                Some(made) => tokio::select! {
+                    made = made => {
+                        made.unwrap_or_else(|_| Err(closed()))?;
+                        // It may have gone to somebody who waited longer.
+                        attempt = None;
+                    }
+                    () = freed => {}
+                },
+            }
         }
+    }
+
+    /// Begins a session, if there is a place for it.
+    fn begin(self: &Arc<Self>) -> Option<oneshot::Receiver<Result<(), StoreError>>> {
+        let permit = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        let place = Place {
+            permit: Some(permit),
+            freed: Arc::clone(&self.freed),
+        };
         let (made, waits) = oneshot::channel();
         let pool = Arc::clone(self);
         tokio::spawn(async move {
             let session = pool.target.connect(LOG_IN, None).await;
-            let lent = session.map(|session| Lent::new(&pool, session, place));
-            // If nobody waits any more, dropping it puts it to rest.
-            drop(made.send(lent));
+            let result = session.map(|session| pool.rest(Seat { session, place }));
+            // Whoever began it may have found another meanwhile.
+            drop(made.send(result));
         });
-        waits.await.unwrap_or_else(|_| Err(closed()))
+        Some(waits)
+    }
+
+    fn rest(&self, seat: Seat) {
+        self.lock().push(seat);
+        self.freed.notify_one();
     }
 
     /// The session that came back last: the others may be closed by whoever counts idle ones.
-    fn rested(&self) -> Option<Session> {
+    fn rested(&self) -> Option<Seat> {
         let mut idle = self.lock();
-        idle.retain(|session| !session.has_ended());
+        idle.retain(|seat| !seat.session.has_ended());
         idle.pop()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Session>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Seat>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,18 +161,17 @@ fn closed() -> StoreError {
 #[derive(Debug)]
 pub(super) struct Lent {
     pool: Arc<Pool>,
-    session: Option<Session>,
-    place: Option<OwnedSemaphorePermit>,
+    /// `None`: it has ended.
+    seat: Option<Seat>,
     /// Something was asked and the server has not answered.
     asking: bool,
 }
 
 impl Lent {
-    fn new(pool: &Arc<Pool>, session: Session, place: OwnedSemaphorePermit) -> Self {
+    fn new(pool: &Arc<Pool>, seat: Seat) -> Self {
         Self {
             pool: Arc::clone(pool),
-            session: Some(session),
-            place: Some(place),
+            seat: Some(seat),
             asking: false,
         }
     }
@@ -159,7 +214,7 @@ impl Lent {
         let answer = self.answered(answer);
         if let Err(error) = then {
             if errors::ends_session(&error) {
-                self.session = None;
+                self.seat = None;
             }
             tracing::debug!("no wake-up was sent: {error}");
         }
@@ -175,14 +230,15 @@ impl Lent {
 
     fn ask(&mut self) -> Result<&Session, Trouble> {
         self.asking = true;
-        self.session.as_ref().ok_or(Trouble::Ended)
+        let seat = self.seat.as_ref().ok_or(Trouble::Ended)?;
+        Ok(&seat.session)
     }
 
     fn answered<T>(&mut self, answer: Result<T, Error>) -> Result<T, Trouble> {
         self.asking = false;
         answer.map_err(|error| {
             if errors::ends_session(&error) {
-                self.session = None;
+                self.seat = None;
             }
             Trouble::Answered(error)
         })
@@ -191,19 +247,19 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let (Some(session), Some(place)) = (self.session.take(), self.place.take()) else {
+        let Some(seat) = self.seat.take() else {
             return;
         };
         if !self.asking {
-            self.pool.lock().push(session);
+            self.pool.rest(seat);
             return;
         }
         // Without a runtime it is closed at once, and the place is free.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let target = Arc::clone(&self.pool.target);
             runtime.spawn(async move {
-                target.cancel(session).await;
-                drop(place);
+                target.cancel(seat.session).await;
+                drop(seat.place);
             });
         }
     }

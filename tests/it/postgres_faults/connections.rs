@@ -168,6 +168,26 @@ async fn callers_share_the_sessions_they_may_have() {
 }
 
 #[tokio::test]
+async fn who_waits_takes_whichever_session_is_free_first() {
+    let Some(bench) = Bench::start(&[]).await else {
+        return;
+    };
+    let store = bench.stores.handle();
+    store.ping().await.unwrap();
+    // No further session can be begun: logging in waits for the table of roles.
+    let locked = bench.server.client().await;
+    let lock = "BEGIN; LOCK TABLE pg_authid IN ACCESS EXCLUSIVE MODE";
+    locked.batch_execute(lock).await.unwrap();
+    let mut claims = JoinSet::new();
+    for number in 1..=50 {
+        let store = Arc::clone(&store);
+        claims.spawn(async move { apply(&store, number, claim('a')).await.unwrap() });
+    }
+    assert_eq!(claims.join_all().await.len(), 50);
+    locked.batch_execute("COMMIT").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_server_without_room_for_a_session_was_sent_nothing() {
     let Some(bench) =
         Bench::start(&["max_connections=6", "superuser_reserved_connections=3"]).await

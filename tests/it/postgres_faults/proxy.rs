@@ -101,6 +101,54 @@ fn a_claim_that_hangs_is_taken_back_and_the_key_runs_later() {
 }
 
 #[test]
+fn a_server_that_stands_still_is_left_and_found_again() {
+    let Some(server) = Postgres::start(&[]) else {
+        return;
+    };
+    let upstream = Upstream::counting();
+    let sidecar = on_postgres(upstream.addr, &server, "").start();
+    assert_eq!(pay(sidecar.addr, "warm", "x").status, 201);
+    server.pause();
+    for n in 0..10 {
+        let began = Instant::now();
+        let answer = pay(sidecar.addr, &format!("k-{n}"), "x");
+        assert_eq!(answer.code(), "idempotency_store_unavailable");
+        assert!(began.elapsed() < Duration::from_secs(5), "it is bounded");
+    }
+    server.resume();
+    sidecar.wait_metric("retrysafe_unconfirmed_operations", |waiting| waiting == 0);
+    for n in 0..10 {
+        let answer = pay_when_back(&sidecar, &format!("k-{n}"));
+        assert_eq!((answer.status, answer.is_replay()), (201, false), "{n}");
+    }
+    assert_eq!(upstream.calls(), 11);
+    let sessions: u32 = server.sql_now(super::SESSIONS)[0].parse().unwrap();
+    assert!(sessions <= 9, "{sessions} sessions");
+}
+
+#[test]
+fn a_killed_session_takes_all_others_along_and_nothing_is_lost() {
+    let Some(server) = Postgres::start(&[]) else {
+        return;
+    };
+    let upstream = Upstream::counting();
+    let sidecar = on_postgres(upstream.addr, &server, "").start();
+    assert_eq!(pay(sidecar.addr, "k", "x").status, 201);
+    let pids = "SELECT pid FROM pg_stat_activity WHERE application_name = 'retrysafe'";
+    server.kill_session(&server.sql_now(pids)[0]);
+    // The server starts over by itself.
+    let answer =
+        std::iter::repeat_with(|| pay(sidecar.addr, "k", "x")).find(|one| one.status != 503);
+    let answer = answer.unwrap();
+    assert_eq!(
+        (answer.text().as_str(), answer.is_replay()),
+        ("{\"n\":1}", true)
+    );
+    assert_eq!(pay_when_back(&sidecar, "k-2").status, 201);
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[test]
 fn terminated_sessions_cost_at_most_an_answer() {
     let Some(server) = Postgres::start(&[]) else {
         return;

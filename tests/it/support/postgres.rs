@@ -242,6 +242,30 @@ impl Postgres {
         .await;
     }
 
+    /// Stops the server and all its sessions from running, without ending them.
+    pub fn pause(&self) {
+        self.signal_all("-STOP");
+    }
+
+    /// Lets them go on.
+    pub fn resume(&self) {
+        self.signal_all("-CONT");
+    }
+
+    /// The server first: then it begins no further process.
+    fn signal_all(&self, signal: &str) {
+        self.signal(signal);
+        let parent = self.process.id().to_string();
+        let done = Command::new("pkill").args([signal, "-P", &parent]).status();
+        assert!(done.unwrap().success());
+    }
+
+    /// Ends one process of the server as the kernel does when memory is short.
+    pub fn kill_session(&self, pid: &str) {
+        let done = Command::new("kill").args(["-KILL", pid]).status().unwrap();
+        assert!(done.success());
+    }
+
     fn signal(&self, signal: &str) {
         let pid = self.process.id().to_string();
         let done = Command::new("kill").args([signal, &pid]).status().unwrap();
