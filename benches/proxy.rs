@@ -2,7 +2,8 @@
 //! the key) and through Retrysafe, in turns, each proxy with one worker thread.
 //!
 //! `cargo bench --bench proxy -- [seconds] [rounds] [connections]`; docs/performance.md says how
-//! to read it. nginx and redis-server take part where they are installed.
+//! to read it. nginx and redis-server take part where they are installed, and the store that
+//! `RETRYSAFE_BENCH_STORE` names.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -334,6 +335,9 @@ fn main() {
     if let Some(store) = &store {
         let url = format!("redis://{}", store.addr);
         targets.push(retrysafe("retrysafe-redis", folder.path(), upstream, &url));
+    }
+    if let Ok(url) = std::env::var("RETRYSAFE_BENCH_STORE") {
+        targets.push(retrysafe("retrysafe-named", folder.path(), upstream, &url));
     }
     let targets: Vec<&Target> = targets.iter().collect();
     println!(

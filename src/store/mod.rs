@@ -179,6 +179,17 @@ pub struct Cache {
     pub ttl: Duration,
 }
 
+impl fmt::Display for Settings {
+    /// Where records are, without user info.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.url, f)?;
+        match &self.cache {
+            Some(cache) => write!(f, " with the cache {}", cache.url),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Settings {
     /// R34: how long a record that an operator deletes stays as a failed one, at least: as long as
     /// somebody may still act on it, or a cache repeat it.

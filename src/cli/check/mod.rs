@@ -81,7 +81,7 @@ fn summary(config: &Config) -> String {
         ("listen", listen),
         ("health", config.health.listen.to_string()),
         ("upstream", config.proxy.upstream.url.to_string()),
-        ("store", config.store.url.to_string()),
+        ("store", config.store.to_string()),
         ("policy", format!("{mode} on {}", methods.join(", "))),
         ("routes", routes),
     ];

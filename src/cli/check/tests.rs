@@ -48,6 +48,23 @@ fn routes_are_named_and_no_password_is_shown() {
 }
 
 #[test]
+fn a_cache_is_named_beside_its_store() {
+    let text = "[store]\nurl = \"postgres://u:hunter2@h/d\"\ncache = \"redis://:hunter2@c\"\n";
+    let (code, printed) = run(text, &[]);
+    assert_eq!(code, 0);
+    let line = "  store     postgres://h:5432/d with the cache redis://c\n";
+    assert!(printed.contains(line), "{printed}");
+    assert!(!printed.contains("hunter2"), "{printed}");
+    // Both urls may come from the environment, over whatever is written.
+    let env = [("RETRYSAFE__STORE__CACHE", "redis://other:1")];
+    let (_, printed) = run(&text.replace("cache =", "cache_file ="), &env);
+    assert!(
+        printed.contains("with the cache redis://other:1\n"),
+        "{printed}"
+    );
+}
+
+#[test]
 fn warnings_are_printed_and_the_code_is_0() {
     let (code, printed) = run(
         "store.url = \"memory:\"\npolicy.on_5xx = \"release\"\n",

@@ -25,10 +25,11 @@ mod statements;
 mod subscription;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
-use super::{OpenError, Settings, Store, StoreError, StoreFuture, WakeFn};
+use super::{OpenError, Settings, Store, StoreError, StoreErrorKind, StoreFuture, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use crate::tls::{Certificates, ClientSettings, Connector};
 use fitness::Server;
@@ -38,6 +39,9 @@ use subscription::Subscription;
 
 pub use address::{PostgresAddress, PostgresPlace};
 pub use schema::sql;
+
+/// How long a sweep or a check may take.
+const DUTY: Duration = Duration::from_secs(5);
 
 /// Records in a PostgreSQL, for one process. See the module.
 #[derive(Debug)]
@@ -103,21 +107,24 @@ impl PostgresStores {
 
     /// Creates the table: `retrysafe store init`.
     pub async fn init(&self) -> Result<(), OpenError> {
-        let created = async {
+        let created = self.in_time(async {
             let mut lent = self.shared.pool.lend_at_leisure().await?;
             schema::create(&mut lent).await?;
-            Ok::<_, StoreError>(())
-        };
+            Ok(())
+        });
         created.await.map_err(|error| self.cannot(&error))
     }
 
     /// Removes at most `limit` records that have ended, in one transaction.
     pub async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
-        let mut lent = self.shared.pool.lend().await?;
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let arguments: [Argument<'_>; 1] = [(&limit, Type::INT8)];
-        let removed = lent.execute(statements::SWEEP, &arguments).await?;
-        usize::try_from(removed).map_err(|_| errors::odd("a sweep"))
+        self.in_time(async {
+            let mut lent = self.shared.pool.lend().await?;
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let arguments: [Argument<'_>; 1] = [(&limit, Type::INT8)];
+            let removed = lent.execute(statements::SWEEP, &arguments).await?;
+            usize::try_from(removed).map_err(|_| errors::odd("a sweep"))
+        })
+        .await
     }
 
     /// Where it is, without user and password.
@@ -126,21 +133,39 @@ impl PostgresStores {
     }
 
     async fn ask(&self) -> Result<Server, StoreError> {
-        let mut lent = self.shared.pool.lend_at_leisure().await?;
-        let rows = lent.query(statements::ASK, &[]).await?;
-        let row = rows.first();
-        Server::read(row.ok_or_else(|| errors::odd("what it is asked about itself"))?)
+        self.in_time(async {
+            let mut lent = self.shared.pool.lend_at_leisure().await?;
+            let rows = lent.query(statements::ASK, &[]).await?;
+            let row = rows.first();
+            Server::read(row.ok_or_else(|| errors::odd("what it is asked about itself"))?)
+        })
+        .await
+    }
+
+    /// Duties have no deadline of their own, and the next must have its turn.
+    async fn in_time<T>(
+        &self,
+        duty: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let limit = DUTY.max(self.shared.pool.target.timeout);
+        match tokio::time::timeout(limit, duty).await {
+            Ok(result) => result,
+            Err(_) => Err(StoreError::maybe_sent(
+                StoreErrorKind::Timeout,
+                format!("PostgreSQL did not answer in {limit:?}"),
+            )),
+        }
     }
 
     /// A role that may not leaves it to the next question, which then says so.
     async fn create_quietly(&self) -> Result<(), OpenError> {
-        let mut lent = match self.shared.pool.lend_at_leisure().await {
-            Ok(lent) => lent,
-            Err(error) => return Err(self.cannot(&error)),
-        };
-        match schema::create_if_never_seen(&self.shared, &mut lent).await {
+        let created = self.in_time(async {
+            let mut lent = self.shared.pool.lend_at_leisure().await?;
+            schema::create_if_never_seen(&self.shared, &mut lent).await
+        });
+        match created.await {
             Ok(()) => Ok(()),
-            Err(error) if error.kind == super::StoreErrorKind::Refused => {
+            Err(error) if error.kind == StoreErrorKind::Refused => {
                 Err(OpenError::Unfit(error.message))
             }
             Err(error) => Err(self.cannot(&error)),

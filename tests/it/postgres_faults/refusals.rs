@@ -167,6 +167,21 @@ async fn a_table_that_is_gone_is_not_replaced_by_an_empty_one() {
 }
 
 #[tokio::test]
+async fn duties_end_where_the_server_gives_no_answer() {
+    let Some(bench) = Bench::start(&[]).await else {
+        return;
+    };
+    let stores = bench.impatient(Duration::from_millis(200), 2);
+    let locked = bench.server.client().await;
+    let lock = "BEGIN; LOCK TABLE retrysafe_records IN ACCESS EXCLUSIVE MODE";
+    locked.batch_execute(lock).await.unwrap();
+    let error = stores.sweep(10).await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::Timeout, "{error}");
+    locked.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(stores.sweep(10).await, Ok(0));
+}
+
+#[tokio::test]
 async fn a_deadline_before_a_session_was_had_says_that_nothing_was_sent() {
     let Some(bench) = Bench::start(&[]).await else {
         return;

@@ -7,7 +7,11 @@ use retrysafe::store::{OpenError, Settings, StoreErrorKind};
 use super::{Bench, apply, key};
 use crate::store_contract::operations::*;
 use crate::support::authority::Authority;
+use crate::support::client::pay;
+use crate::support::eventually;
 use crate::support::postgres::{Postgres, settings, stores, stores_with};
+use crate::support::sidecar::{Plan, Tables};
+use crate::support::upstream::Upstream;
 
 /// Lets in whoever fits these lines of `pg_hba.conf`, and this test's own connections.
 async fn let_in(server: &Postgres, lines: &str) {
@@ -106,4 +110,42 @@ async fn with_tls_the_server_is_verified_by_name_and_nothing_goes_in_the_clear()
         assert_eq!(error.kind, StoreErrorKind::Unavailable, "{error}");
         assert!(error.message.contains("certificate"), "{error}");
     }
+}
+
+#[test]
+fn a_new_authority_is_trusted_without_a_restart() {
+    let Some(server) = Postgres::start(&[]) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let ca_file = folder.path().join("ca.crt");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let show = |authority: &Authority| {
+        std::fs::write(&ca_file, authority.certificate()).unwrap();
+        let pair = authority.server_named(&["db.internal"]);
+        runtime.block_on(server.enable_tls(&pair));
+    };
+    show(&Authority::new("the first"));
+    let upstream = Upstream::counting();
+    let url = format!("{}?sslmode=verify-full", server.url());
+    let lines =
+        format!("tls.ca_file = {ca_file:?}\ntls.server_name = \"db.internal\"\ntimeout = \"2s\"\n");
+    let tables = Tables {
+        store_url: Some(&url),
+        store: &lines,
+        ..Tables::default()
+    };
+    let sidecar = Plan::new(upstream.addr, &tables).start();
+    assert_eq!(pay(sidecar.addr, "k", "x").status, 201);
+    show(&Authority::new("the second"));
+    server.sql_now(super::TERMINATE);
+    eventually("the new one is trusted", || {
+        pay(sidecar.addr, "k", "x").is_replay()
+    });
+    assert_eq!(upstream.calls(), 1);
+    let reloaded = "retrysafe_certificate_reloads_total{result=\"ok\"}";
+    assert_eq!(sidecar.metric(reloaded), 1);
 }
