@@ -260,9 +260,11 @@ impl Postgres {
         assert!(done.unwrap().success());
     }
 
-    /// Ends one process of the server as the kernel does when memory is short.
-    pub fn kill_session(&self, pid: &str) {
-        let done = Command::new("kill").args(["-KILL", pid]).status().unwrap();
+    /// Ends one process of a store's session as the kernel does when memory is short.
+    pub fn kill_a_session(&self) {
+        let pids = "SELECT pid FROM pg_stat_activity WHERE application_name = 'retrysafe'";
+        let pid = self.sql_now(pids).swap_remove(0);
+        let done = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
         assert!(done.success());
     }
 
