@@ -71,7 +71,7 @@ impl Target {
         }
     }
 
-    /// Connects and logs in. `notices` gets what the server says unasked.
+    /// Connects and logs in. `heard` gets the notices; without it they are dropped.
     pub(super) async fn connect(
         &self,
         patience: Duration,

@@ -23,7 +23,7 @@ use tokio_postgres::Notification;
 use tokio_postgres::types::Type;
 
 use super::pool::Pool;
-use super::session::Session;
+use super::session::{Argument, Session};
 use super::statements::{CHANNEL, NOTIFY};
 use crate::idempotency::RecordKey;
 use crate::store::{StoreError, StoreErrorKind, Wake, WakeFn};
@@ -48,6 +48,15 @@ enum Standing {
     Yes,
     /// There is a session, and notices do not come back over it.
     Deaf,
+}
+
+/// What became of a notice of our own.
+enum Echo {
+    Heard,
+    /// It was sent, and did not come back.
+    None,
+    /// It could not be sent: that says nothing.
+    Unasked,
 }
 
 /// The listeners of one process.
@@ -189,16 +198,18 @@ impl Keeper {
             match self.connect().await {
                 Ok((session, mut heard)) => {
                     back_off = BACK_OFF_FIRST;
-                    if self.comes_back(&mut heard).await {
-                        self.standing.send_replace(Standing::Yes);
-                        if stood_before {
-                            (self.wake)(Wake::All);
+                    match self.echo(&mut heard).await {
+                        Echo::Heard => {
+                            self.standing.send_replace(Standing::Yes);
+                            if stood_before {
+                                (self.wake)(Wake::All);
+                            }
+                            stood_before = true;
+                            self.serve(&session, &mut heard).await;
+                            self.standing.send_replace(Standing::No);
                         }
-                        stood_before = true;
-                        self.serve(&session, &mut heard).await;
-                        self.standing.send_replace(Standing::No);
-                    } else if !session.has_ended() {
-                        self.be_deaf(session).await;
+                        Echo::None if !session.has_ended() => self.be_deaf(session).await,
+                        Echo::None | Echo::Unasked => {}
                     }
                 }
                 Err(error) => tracing::debug!("no subscription: {error}"),
@@ -224,17 +235,21 @@ impl Keeper {
     }
 
     /// Whether a notice that another session sends is heard.
-    async fn comes_back(&self, heard: &mut mpsc::Receiver<Notification>) -> bool {
-        let echo = async {
-            let mut lent = self.pool.lend().await.ok()?;
-            let arguments: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] =
-                [(&"", Type::TEXT)];
-            lent.execute(NOTIFY, &arguments).await.ok()?;
-            drop(lent);
-            // Anybody's will do.
-            heard.recv().await
+    async fn echo(&self, heard: &mut mpsc::Receiver<Notification>) -> Echo {
+        let sent = async {
+            let mut lent = self.pool.lend().await?;
+            let arguments: [Argument<'_>; 1] = [(&"", Type::TEXT)];
+            lent.execute(NOTIFY, &arguments).await?;
+            Ok::<_, StoreError>(())
         };
-        matches!(timeout(ECHO, echo).await, Ok(Some(_)))
+        if !matches!(timeout(ECHO, sent).await, Ok(Ok(()))) {
+            return Echo::Unasked;
+        }
+        // Anybody's will do.
+        match timeout(ECHO, heard.recv()).await {
+            Ok(Some(_)) => Echo::Heard,
+            _ => Echo::None,
+        }
     }
 
     async fn be_deaf(&self, session: Session) {

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use crate::commands::{code, said};
 use crate::support::client::{Client, pay, request};
-use crate::support::eventually;
 use crate::support::pgbouncer::Pooler;
 use crate::support::postgres::Postgres;
 use crate::support::sidecar::{Plan, Sidecar, Tables, on_postgres, retrysafe};
 use crate::support::upstream::Upstream;
+use crate::support::{PATIENCE, eventually};
 
 /// Pays until the store answers again.
 fn pay_when_back(sidecar: &Sidecar, key: &str) -> crate::support::client::Answer {
@@ -22,11 +22,14 @@ fn pay_when_back(sidecar: &Sidecar, key: &str) -> crate::support::client::Answer
 
 /// Pays until it is not the store that refuses: when a server went down is its own affair.
 fn pay_through(sidecar: &Sidecar, key: &str) -> crate::support::client::Answer {
-    let mut answer = pay_when_back(sidecar, key);
-    while answer.status == 503 {
-        answer = pay_when_back(sidecar, key);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer = pay_when_back(sidecar, key);
+        if answer.status != 503 {
+            return answer;
+        }
+        assert!(Instant::now() < until, "{}", answer.text());
     }
-    answer
 }
 
 #[test]
