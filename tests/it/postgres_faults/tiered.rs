@@ -9,7 +9,7 @@ use retrysafe::idempotency::transition::OperateOn;
 use retrysafe::idempotency::{Operation, codec};
 use retrysafe::store::{Delivery, Store, StoreErrorKind};
 
-use super::{apply, key};
+use super::{SESSIONS, apply, key};
 use crate::commands::{code, said};
 use crate::store_contract::operations::*;
 use crate::support::client::pay;
@@ -163,6 +163,44 @@ async fn a_copy_ends_with_its_record_and_with_its_time() {
     bench.says(2, settled).await;
     assert_eq!(bench.says(2, claim('b')).await, "held completed a1");
     assert!((1..=20_000).contains(&left(2)), "{}", left(2));
+}
+
+#[tokio::test]
+async fn a_copy_that_comes_late_is_no_younger_than_the_look_that_missed_it() {
+    let Some(bench) = Bench::start().await else {
+        return;
+    };
+    bench.says(1, claim('a')).await;
+    bench.says(1, settle('a', 1, completed())).await;
+    let short = tiered(&bench.server, &bench.cache, Duration::from_millis(500)).handle();
+    assert_eq!(apply(&short, 2, claim('a')).await.unwrap(), "acquired 1");
+    let locked = bench.server.client().await;
+    let lock = "BEGIN; LOCK TABLE retrysafe_records IN ACCESS EXCLUSIVE MODE";
+    locked.batch_execute(lock).await.unwrap();
+    let claimed = {
+        let store = Arc::clone(&short);
+        tokio::spawn(async move { apply(&store, 1, claim('b')).await })
+    };
+    let waiting = format!("{SESSIONS} AND wait_event_type = 'Lock'");
+    in_time("the claim has looked and waits", async || {
+        bench.server.sql(&waiting).await == ["1"]
+    })
+    .await;
+    // By then nobody may use a copy any more.
+    bench.cache.cli(&["SET", "clock", "x", "PX", "600"]);
+    in_time("its time is over", async || {
+        bench.cache.cli(&["GET", "clock"]) == Value::Nil
+    })
+    .await;
+    locked.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(claimed.await.unwrap().unwrap(), "held completed a1");
+    assert_eq!(bench.get(1), Value::Nil);
+    // In time, it is left.
+    assert_eq!(
+        apply(&bench.store, 1, claim('c')).await.unwrap(),
+        "held completed a1"
+    );
+    assert!(bench.has_copy(1));
 }
 
 #[tokio::test]
