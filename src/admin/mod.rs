@@ -5,8 +5,8 @@
 //! it would take every replica out at once.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -32,6 +32,8 @@ pub struct Health {
     ready_requires_store: bool,
     started: AtomicBool,
     draining: AtomicBool,
+    /// How far the store can be trusted, once that is known.
+    guarantee: Mutex<Option<String>>,
 }
 
 impl Health {
@@ -42,6 +44,7 @@ impl Health {
             ready_requires_store,
             started: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            guarantee: Mutex::default(),
         })
     }
 
@@ -53,6 +56,14 @@ impl Health {
     /// R31: not ready at once.
     pub fn draining(&self) {
         self.draining.store(true, Ordering::Release);
+    }
+
+    /// What the store guarantees, in one line.
+    pub fn guarantee(&self, text: String) {
+        *self
+            .guarantee
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
     /// Answers one request.
@@ -94,8 +105,13 @@ impl Health {
             (false, true) => "down",
             (false, false) => "degraded",
         };
+        let guarantee = self
+            .guarantee
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let guarantee = guarantee.as_deref().unwrap_or("not known yet").to_owned();
         let lines = format!(
-            "listeners: {}\ndrain: {}\nstore: {store}\n",
+            "listeners: {}\ndrain: {}\nstore: {store}\nguarantee: {guarantee}\n",
             if started { "ok" } else { "starting" },
             if draining { "draining" } else { "ok" },
         );

@@ -8,8 +8,9 @@
 //! Exchanges live on the worker that accepted their client, and outlive that client; a worker ends
 //! only when the drain is over (R31).
 //!
-//! Read next: `worker.rs`.
+//! Read next: `worker.rs`, `duties.rs`.
 
+mod duties;
 mod worker;
 
 use std::io;
@@ -28,13 +29,13 @@ use crate::proxy::{Phase, Shared, UpstreamSettings, UpstreamUrl, WaitingRoom};
 use crate::routes::{RouteError, Routes};
 use crate::server::{self, Front};
 use crate::store::guarded::{Breaker, Guarded};
+use crate::store::tier::Tier;
 use crate::store::{OpenError, Stores, Wake};
 use crate::telemetry::Metrics;
 use crate::tls::{self, Acceptor, Certificates, Connector};
+use duties::{Duties, Finding, First, first_check};
 use worker::{Worker, join};
 
-/// Records removed in one step of a sweep.
-const SWEEP_BATCH: usize = 1_000;
 /// How long cut exchanges have to settle.
 const CUT_GRACE: Duration = Duration::from_secs(3);
 
@@ -100,14 +101,7 @@ pub struct App {
     health_listener: StdListener,
     wakes: mpsc::Receiver<Wake>,
     /// What the store's first check found; said after the address.
-    findings: Vec<(Finding, String)>,
-}
-
-/// How bad a finding of the first check is.
-#[derive(Debug, Clone, Copy)]
-enum Finding {
-    Warning,
-    StoreDown,
+    first: First,
 }
 
 /// How a program ended.
@@ -129,7 +123,8 @@ impl App {
         let (towards_upstream, connector) = connector(&config.proxy.upstream)?.unzip();
         let (wake, wakes) = WaitingRoom::wakes();
         let stores = Stores::open(&config.store, clock.clone(), wake)?;
-        let findings = first_check(&stores, options.require_ready).await?;
+        let required = config.store.require_tier;
+        let first = first_check(&stores, options.require_ready, required).await?;
         let threads = match config.server.threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             threads => threads,
@@ -148,6 +143,8 @@ impl App {
             connector,
         );
         let breaker = Breaker::new(config.store.timeout, metrics.clone());
+        // Not known to be as good as it must be: nothing new until it is.
+        breaker.set_unfit(first.guarantee.is_none() && required > Tier::T0);
         let health = Health::new(metrics, config.health.ready_requires_store);
         Ok(Self {
             proxy_addr,
@@ -162,7 +159,7 @@ impl App {
             listeners,
             health_listener,
             wakes,
-            findings,
+            first,
         })
     }
 
@@ -177,15 +174,17 @@ impl App {
             health,
             towards_clients,
             towards_upstream,
+            first,
             ..
         } = self;
+        let listening = &config.server;
         let (drain, draining) = watch::channel(false);
         let (stop, stopping) = watch::channel(false);
         let (served, mut all_served) = mpsc::channel::<()>(1);
         let tls = towards_clients
             .as_ref()
             .map(|files| Acceptor::new(files.live()));
-        let front = Front::new(&config.server, tls, shared.metrics.clone(), draining);
+        let front = Front::new(listening, tls, shared.metrics.clone(), draining);
         let mut workers = Vec::new();
         for (number, listener) in self.listeners.into_iter().enumerate() {
             let worker = Worker {
@@ -199,12 +198,7 @@ impl App {
             workers.push(worker.start(number, listener)?);
         }
         drop(served);
-        serve_health(
-            &config.server,
-            self.health_listener,
-            health.clone(),
-            stopping,
-        )?;
+        serve_health(listening, self.health_listener, health.clone(), stopping)?;
         let control = Guarded::new(stores.handle(), breaker.clone());
         tokio::spawn(control.clone().probe());
         tokio::spawn(shared.waiting.clone().look(control, self.wakes));
@@ -214,7 +208,15 @@ impl App {
         for files in [towards_upstream, stores.take_certificates()] {
             files.map(|files| tokio::spawn(files.renew(shared.metrics.clone())));
         }
-        let duties = tokio::spawn(duties(stores, breaker));
+        let duties = Duties {
+            stores,
+            breaker,
+            health: health.clone(),
+            metrics: shared.metrics.clone(),
+            required: config.store.require_tier,
+            guarantee: first.guarantee,
+        };
+        let duties = tokio::spawn(duties.run());
         health.started();
         shutdown.await;
         health.draining();
@@ -247,7 +249,7 @@ impl App {
                 "this store protects one replica only"
             );
         }
-        for (finding, text) in &self.findings {
+        for (finding, text) in &self.first.findings {
             match finding {
                 Finding::Warning => tracing::warn!(event = "store_warning", "{text}"),
                 Finding::StoreDown => tracing::error!(event = "store_down", "{text}"),
@@ -318,46 +320,6 @@ fn serve_health(
         async move { response }
     }));
     Ok(())
-}
-
-/// Whether the store is fit; unreachable is only an error where it must be there.
-async fn first_check(
-    stores: &Stores,
-    require_ready: bool,
-) -> Result<Vec<(Finding, String)>, AppError> {
-    match stores.check().await {
-        Ok(warnings) => Ok(warnings
-            .into_iter()
-            .map(|text| (Finding::Warning, text))
-            .collect()),
-        Err(OpenError::Unreachable(text)) if !require_ready => Ok(vec![(Finding::StoreDown, text)]),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// What exists once: sweeping, and the minute check.
-async fn duties(stores: Stores, breaker: Arc<Breaker>) {
-    let mut sweep = tokio::time::interval(Duration::from_secs(1));
-    let mut check = tokio::time::interval(Duration::from_mins(1));
-    check.tick().await;
-    loop {
-        tokio::select! {
-            _ = sweep.tick() => {
-                while matches!(stores.sweep(SWEEP_BATCH).await, Ok(SWEEP_BATCH)) {
-                    tokio::task::yield_now().await;
-                }
-            }
-            _ = check.tick() => match stores.check().await {
-                Ok(_) => breaker.set_unfit(false),
-                Err(OpenError::Unfit(text)) => {
-                    breaker.set_unfit(true);
-                    tracing::error!(event = "store_unfit", "{text}");
-                }
-                // The breaker knows.
-                Err(_) => {}
-            },
-        }
-    }
 }
 
 fn bind(key: &str, address: SocketAddr, count: usize) -> Result<Vec<StdListener>, AppError> {

@@ -12,6 +12,7 @@
 
 pub mod check;
 mod demo;
+mod doctor;
 mod healthcheck;
 mod key;
 mod run;
@@ -69,6 +70,8 @@ enum Command {
     Check,
     /// Ask the own health port; exit 0 if ready
     Healthcheck,
+    /// How far the store can be trusted, and what is missing for more
+    Doctor,
     /// Play what goes wrong in real life; needs no file
     Demo {
         /// Leave it running afterwards, with commands to try
@@ -106,6 +109,7 @@ pub fn main() -> u8 {
         }
         Some(Command::Check) => check::check(path, &env, &mut std::io::stdout()),
         Some(Command::Healthcheck) => healthcheck::healthcheck(path, &env),
+        Some(Command::Doctor) => doctor::doctor(path, &env),
         Some(Command::Demo { keep }) => demo::demo(keep),
         Some(Command::Key(command)) => key::key(path, &env, &command),
         Some(Command::Store(command)) => store::store(path, &env, &command),

@@ -8,6 +8,7 @@ use super::Config;
 use crate::idempotency::Policy;
 use crate::proxy::{HostHeader, HostPort, Underscores, UpstreamSettings, UpstreamUrl};
 use crate::store::StoreUrl;
+use crate::store::tier::Tier;
 use crate::store::vault::VaultSettings;
 use crate::telemetry::LogFormat;
 use crate::tls::{ClientKeys, ClientSettings};
@@ -58,6 +59,7 @@ impl Default for Config {
             store: store::Settings {
                 url: StoreUrl::File(PathBuf::from("retrysafe.db")),
                 namespace: "retrysafe".to_owned(),
+                require_tier: Tier::T0,
                 secret: None,
                 vault: VaultSettings::default(),
                 timeout: Duration::from_millis(250),

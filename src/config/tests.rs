@@ -111,6 +111,7 @@ fn every_key_of_the_policy_can_be_set_in_a_route() {
         let error = bad(&text, &[]);
         let name = match key.path {
             "policy.max_waiters" => "error: `max_waiters` holds for the whole process".to_owned(),
+            "policy.require_tier" => "error: `require_tier` holds for the whole process".to_owned(),
             path => format!("error: `route.{path}` expects"),
         };
         assert!(error.starts_with(&name), "{}: {error}", key.path);

@@ -171,6 +171,8 @@ pub struct Settings {
     pub allow_eviction: bool,
     /// `memory:` and `file:`: records at most; beyond it claims are refused.
     pub max_records: u64,
+    /// Weaker stores are refused.
+    pub require_tier: tier::Tier,
     /// R8: what hashes are keyed with.
     pub secret: Option<Secret>,
     /// How records are stored.

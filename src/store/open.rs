@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::tier::{self, Guarantee};
 use super::vault::Vault;
 use super::{
     FileStore, MemoryStore, OpenError, PostgresStores, RedisStores, Settings, Store, StoreError,
@@ -76,6 +77,17 @@ impl Stores {
             Self::Redis(stores) => stores.check().await,
             Self::Postgres(stores) => stores.check().await,
             Self::Tiered(stores) => stores.check().await,
+        }
+    }
+
+    /// How far the store can be trusted, from what it says now; `None`: it is out of reach.
+    pub async fn guarantee(&self) -> Option<Guarantee> {
+        match self {
+            Self::Memory(_) => Some(tier::of_memory()),
+            Self::File(_) => Some(tier::of_file()),
+            Self::Redis(stores) => stores.guarantee().await.ok(),
+            Self::Postgres(stores) => stores.guarantee().await.ok(),
+            Self::Tiered(stores) => stores.decides().guarantee().await.ok(),
         }
     }
 

@@ -85,6 +85,8 @@ pub struct Metrics {
     pub store_errors: Family<Label<2>, Counter>,
     /// 1 while the store answers.
     pub store_up: Gauge,
+    /// The guarantee tier of the store, 0 to 5.
+    pub store_tier: Gauge,
     /// Exchanges under way, detached ones included.
     pub in_flight: Gauge,
     /// Duplicates that wait for a first answer.
@@ -136,6 +138,7 @@ impl Metrics {
             store_operations: Family::new_with_constructor(|| Histogram::new(OVERHEAD_BUCKETS)),
             store_errors: Family::default(),
             store_up: Gauge::default(),
+            store_tier: Gauge::default(),
             in_flight: Gauge::default(),
             waiting: Gauge::default(),
             connections: Gauge::default(),
@@ -256,6 +259,11 @@ impl Metrics {
             "store_up",
             "1 while the store answers",
             self.store_up.clone(),
+        );
+        r.register(
+            "store_tier",
+            "The guarantee tier of the store, 0 to 5",
+            self.store_tier.clone(),
         );
         r.register(
             "leases_lost",

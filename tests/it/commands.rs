@@ -96,7 +96,7 @@ fn usage_help_and_version() {
     );
     let help = run(folder.path(), &["--help"]);
     assert_eq!(code(&help), 0);
-    for command in ["run", "check", "healthcheck", "demo", "key"] {
+    for command in ["run", "check", "healthcheck", "doctor", "demo", "key"] {
         assert!(said(&help).contains(command), "{command}");
     }
     assert_eq!(code(&run(folder.path(), &["nonsense"])), 2);

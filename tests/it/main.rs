@@ -16,6 +16,7 @@ mod documents;
 mod duplicates;
 mod expectations;
 mod frames;
+mod guarantees;
 mod idle;
 mod leases;
 mod ledger;

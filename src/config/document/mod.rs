@@ -190,10 +190,18 @@ impl Walk<'_, '_> {
         };
         let shown = self.shown(&path);
         match schema::find(&path) {
-            Found::Key(key) if self.in_route && key.path == "policy.max_waiters" => {
+            Found::Key(key)
+                if self.in_route
+                    && ["policy.max_waiters", "policy.require_tier"].contains(&key.path) =>
+            {
                 let message =
-                    "`max_waiters` holds for the whole process and cannot be set in a route";
-                let help = "write it under [policy]; `max_waiters_per_key` can be set here";
+                    format!("`{name}` holds for the whole process and cannot be set in a route");
+                let help = match name {
+                    "max_waiters" => {
+                        "write it under [policy]; `max_waiters_per_key` can be set here"
+                    }
+                    _ => "write it under [policy]",
+                };
                 self.sink.error(at, message, help);
             }
             Found::Key(key) => {

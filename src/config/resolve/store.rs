@@ -7,8 +7,9 @@ use crate::config::Config;
 use crate::config::diagnostic::Sink;
 use crate::config::url::{UrlError, parse_store_url};
 use crate::config::value::measure::above_zero;
-use crate::config::value::{Value, boolean, integer, label, text};
+use crate::config::value::{Value, boolean, choice, integer, label, text};
 use crate::idempotency::Secret;
+use crate::store::tier::Tier;
 use crate::store::{Cache, StoreUrl};
 
 /// Unless `store.cache_ttl` says otherwise.
@@ -22,6 +23,18 @@ pub(super) fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
         ["store.url", "store.url_file"],
         &mut store.url,
         parse_store_url,
+    );
+    reader.set(
+        "policy.require_tier",
+        &mut store.require_tier,
+        choice(&[
+            ("T0", Tier::T0),
+            ("T1", Tier::T1),
+            ("T2", Tier::T2),
+            ("T3", Tier::T3),
+            ("T4", Tier::T4),
+            ("T5", Tier::T5),
+        ]),
     );
     reader.set("store.namespace", &mut store.namespace, label);
     either(

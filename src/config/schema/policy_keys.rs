@@ -48,6 +48,12 @@ pub(super) const POLICY: &[Key] = &[
         "The lease of a running request, renewed each third. A lapsed lease is an unknown outcome.",
     ),
     key(
+        "policy.require_tier",
+        Kind::Choice(&["T0", "T1", "T2", "T3", "T4", "T5"]),
+        r#""T0""#,
+        "A store of a weaker guarantee tier is refused (docs/stores.md). Not in a route.",
+    ),
+    key(
         "policy.max_waiters",
         Kind::Integer,
         "10000",

@@ -9,6 +9,7 @@ use tokio_postgres::Row;
 
 use super::errors;
 use super::statements::SCHEMA;
+use crate::store::tier::PostgresFacts;
 use crate::store::{OpenError, StoreError};
 
 /// What the server says about itself, and about the table.
@@ -118,6 +119,15 @@ impl Server {
             )));
         }
         Ok(self.warnings(shown, table))
+    }
+
+    /// What its commits wait for.
+    pub(super) fn facts(&self) -> PostgresFacts {
+        PostgresFacts {
+            fsync: self.crash_safe && self.table.as_ref().is_none_or(|table| !table.unlogged),
+            synchronous_commit: self.synchronous_commit.clone(),
+            synchronous_standbys: self.synchronous_standbys,
+        }
     }
 
     fn warnings(&self, shown: &str, table: &Table) -> Vec<String> {

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
+use super::tier::{Guarantee, of_postgres};
 use super::vault::Vault;
 use super::{OpenError, Settings, Store, StoreError, StoreErrorKind, StoreFuture, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
@@ -108,6 +109,11 @@ impl PostgresStores {
         };
         self.shared.table.has_been_seen();
         Ok(warnings)
+    }
+
+    /// How far it can be trusted.
+    pub async fn guarantee(&self) -> Result<Guarantee, StoreError> {
+        Ok(of_postgres(&self.ask().await?.facts()))
     }
 
     /// Creates the table: `retrysafe store init`.

@@ -22,6 +22,7 @@ mod confirmed;
 mod connection;
 mod errors;
 mod exchange;
+mod facts;
 mod info;
 mod link;
 mod node;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use retrysafe::config::parse_store_url;
+use retrysafe::store::tier::Tier;
 use retrysafe::store::vault::VaultSettings;
 use retrysafe::store::{Cache, PostgresStores, Settings, StoreUrl, TieredStores, WakeFn};
 use retrysafe::tls::{ClientKeys, ClientSettings};
@@ -331,6 +332,7 @@ fn spawn(binaries: &Path, folder: &Path, addr: SocketAddr, settings: &[String]) 
 pub fn settings(url: &str) -> Settings {
     Settings {
         secret: None,
+        require_tier: Tier::T0,
         vault: VaultSettings::default(),
         wait_replicas: 0,
         url: parse_store_url(url).unwrap(),

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use redis::{Client, Connection, Value};
+use retrysafe::store::tier::Tier;
 use retrysafe::store::vault::VaultSettings;
 use retrysafe::store::{RedisStores, Settings, StoreUrl, WakeFn};
 use retrysafe::tls::{ClientKeys, ClientSettings};
@@ -338,6 +339,7 @@ pub fn settings_at(url: String) -> Settings {
         url: StoreUrl::Redis(url),
         namespace: "test".to_owned(),
         secret: None,
+        require_tier: Tier::T0,
         vault: VaultSettings::default(),
         timeout: Duration::from_secs(10),
         wait_replicas: 0,

@@ -1,0 +1,110 @@
+//! What a Redis is made of, as far as it says so: its disk, its replicas.
+
+use redis::{Cmd, Value};
+
+use super::RedisStores;
+use super::address::Place;
+use super::connection::Slot;
+use super::info::Info;
+use super::link::{End, Finder, Target};
+use crate::store::StoreError;
+use crate::store::tier::{Guarantee, Persistence, RedisFacts, of_redis};
+
+impl RedisStores {
+    /// How far it can be trusted: of several masters the weakest counts.
+    pub async fn guarantee(&self) -> Result<Guarantee, StoreError> {
+        let (masters, others_may_take_over) = match &self.shared.target.finder {
+            Finder::Fixed(end) => (vec![end.clone()], false),
+            Finder::Sentinels(sentinels) => (vec![End::Server(sentinels.master().await?)], true),
+            Finder::AnyNode(cluster) => {
+                let (masters, replicas) = cluster.all().await?;
+                let ends = |places: Vec<Place>| places.into_iter().map(End::Server).collect();
+                (ends(masters), !replicas.is_empty())
+            }
+        };
+        let wait_replicas = self.replicas.as_ref().map_or(0, |replicas| replicas.wanted);
+        let mut weakest: Option<Guarantee> = None;
+        for end in masters {
+            let (persistence, has_replicas) = self.asked(&end).await?;
+            let found = of_redis(RedisFacts {
+                persistence,
+                has_replicas: has_replicas || others_may_take_over,
+                wait_replicas,
+            });
+            let weaker = weakest
+                .as_ref()
+                .is_none_or(|weakest| found.tier < weakest.tier);
+            if weaker {
+                weakest = Some(found);
+            }
+        }
+        weakest.ok_or_else(|| super::errors::odd("a cluster"))
+    }
+
+    async fn asked(&self, end: &End) -> Result<(Persistence, bool), StoreError> {
+        let target = Target {
+            access: self.shared.target.access.clone(),
+            finder: Finder::Fixed(end.clone()),
+        };
+        let slot = Slot::new(std::sync::Arc::new(target));
+        let live = slot.live().await?;
+        let ask = |words: [&str; 2]| -> Cmd {
+            let mut ask = redis::cmd(words[0]);
+            ask.arg(words[1]);
+            ask
+        };
+        let said = slot.command(&live, &ask(["INFO", "persistence"])).await?;
+        let appends = Info::read(&said).appends;
+        let said = slot.command(&live, &ask(["INFO", "replication"])).await?;
+        let has_replicas = !Info::read(&said).replicas.is_empty();
+        let persistence = match appends {
+            Some(false) => Persistence::None,
+            None => Persistence::Unknown,
+            Some(true) => {
+                let mut policy = ask(["CONFIG", "GET"]);
+                policy.arg("appendfsync");
+                // Whom it is not allowed: the weaker answer counts.
+                let said = slot.command(&live, &policy).await;
+                said.map_or(Persistence::Unknown, |said| synced(&said))
+            }
+        };
+        Ok((persistence, has_replicas))
+    }
+}
+
+/// The answer to `CONFIG GET appendfsync`, in either protocol.
+fn synced(said: &Value) -> Persistence {
+    let value = match said {
+        Value::Map(pairs) => pairs.first().map(|(_, value)| value),
+        Value::Array(parts) => parts.get(1),
+        _ => None,
+    };
+    let text = match value {
+        Some(Value::BulkString(octets)) => octets.as_slice(),
+        Some(Value::SimpleString(text)) => text.as_bytes(),
+        _ => b"",
+    };
+    match text {
+        b"always" => Persistence::Always,
+        b"everysec" => Persistence::EverySecond,
+        b"no" => Persistence::None,
+        _ => Persistence::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_protocols_tell_when_the_disk_is_synced() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let list = |text| Value::Array(vec![bulk("appendfsync"), bulk(text)]);
+        assert_eq!(synced(&list("always")), Persistence::Always);
+        assert_eq!(synced(&list("everysec")), Persistence::EverySecond);
+        assert_eq!(synced(&list("no")), Persistence::None);
+        let map = Value::Map(vec![(bulk("appendfsync"), bulk("always"))]);
+        assert_eq!(synced(&map), Persistence::Always);
+        assert_eq!(synced(&Value::Array(Vec::new())), Persistence::Unknown);
+    }
+}
