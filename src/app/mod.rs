@@ -283,8 +283,9 @@ async fn end_exchanges(
     shared: &Shared,
     finished: impl Future<Output = ()>,
 ) -> u64 {
-    tracing::info!(event = "draining", running = shared.exchanges_running());
+    // First: whoever reads that the drain began may rely on its rules.
     shared.phases.advance(Phase::Draining);
+    tracing::info!(event = "draining", running = shared.exchanges_running());
     if tokio::time::timeout(config.server.drain, finished)
         .await
         .is_err()
