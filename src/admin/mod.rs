@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -34,6 +35,8 @@ pub struct Health {
     draining: AtomicBool,
     /// How far the store can be trusted, once that is known.
     guarantee: Mutex<Option<String>>,
+    /// How long absent keys are still not given out.
+    hold_off: Mutex<Option<Duration>>,
 }
 
 impl Health {
@@ -45,6 +48,7 @@ impl Health {
             started: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             guarantee: Mutex::default(),
+            hold_off: Mutex::default(),
         })
     }
 
@@ -64,6 +68,11 @@ impl Health {
             .guarantee
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    /// The store lost its memory: absent keys are not given out for that long.
+    pub fn hold_off(&self, left: Option<Duration>) {
+        *self.hold_off.lock().unwrap_or_else(PoisonError::into_inner) = left;
     }
 
     /// Answers one request.
@@ -110,6 +119,14 @@ impl Health {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let guarantee = guarantee.as_deref().unwrap_or("not known yet").to_owned();
+        let hold_off = *self.hold_off.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = match hold_off {
+            Some(left) => format!(
+                "{store}, holding off for {} s: it lost its memory",
+                left.as_secs()
+            ),
+            None => store.to_owned(),
+        };
         let lines = format!(
             "listeners: {}\ndrain: {}\nstore: {store}\nguarantee: {guarantee}\n",
             if started { "ok" } else { "starting" },

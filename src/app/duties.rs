@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::AppError;
 use crate::admin::Health;
 use crate::store::guarded::Breaker;
+use crate::store::loss::{Loss, Noticed};
 use crate::store::tier::{Guarantee, Tier};
 use crate::store::{OpenError, Stores};
 use crate::telemetry::Metrics;
@@ -81,6 +82,8 @@ pub(super) struct Duties {
     pub(super) required: Tier,
     /// The last that was found.
     pub(super) guarantee: Option<Guarantee>,
+    /// Losses of the store's memory that were told.
+    pub(super) losses: u64,
 }
 
 impl Duties {
@@ -89,18 +92,23 @@ impl Duties {
         if let Some(found) = self.guarantee.take() {
             self.found(found);
         }
+        let loss = self.stores.loss();
+        let mut losses = loss.subscribe();
         let mut second = tokio::time::interval(Duration::from_secs(1));
         let mut minute = tokio::time::interval(Duration::from_mins(1));
         minute.tick().await;
         loop {
             tokio::select! {
                 _ = second.tick() => {
+                    self.stores.look().await;
+                    self.health.hold_off(loss.left());
                     self.sweep().await;
                     if self.guarantee.is_none() && !self.breaker.is_open() {
                         self.check().await;
                     }
                 }
                 _ = minute.tick() => self.check().await,
+                Ok(()) = losses.changed() => self.lost(*losses.borrow_and_update(), &loss),
             }
         }
     }
@@ -124,6 +132,24 @@ impl Duties {
             // The breaker knows.
             Err(_) => {}
         }
+    }
+
+    fn lost(&mut self, noticed: Noticed, loss: &Loss) {
+        let left = loss.left();
+        self.health.hold_off(left);
+        let new = noticed.times.saturating_sub(self.losses);
+        if new == 0 {
+            return;
+        }
+        self.losses = noticed.times;
+        self.metrics.memory_lost.inc_by(new);
+        tracing::error!(
+            event = "memory_lost",
+            how = noticed.how,
+            hold_off_s = left.unwrap_or_default().as_secs_f64(),
+            "the store may have lost records: what runs is recorded again, and nothing new is \
+             claimed for that time"
+        );
     }
 
     fn found(&mut self, found: Guarantee) {

@@ -142,7 +142,7 @@ impl App {
             clock,
             connector,
         );
-        let breaker = Breaker::new(config.store.timeout, metrics.clone());
+        let breaker = Breaker::new(config.store.timeout, metrics.clone(), stores.loss());
         // Not known to be as good as it must be: nothing new until it is.
         breaker.set_unfit(first.guarantee.is_none() && required > Tier::T0);
         let health = Health::new(metrics, config.health.ready_requires_store);
@@ -215,6 +215,7 @@ impl App {
             metrics: shared.metrics.clone(),
             required: config.store.require_tier,
             guarantee: first.guarantee,
+            losses: 0,
         };
         let duties = tokio::spawn(duties.run());
         health.started();

@@ -4,12 +4,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{CONFIG, FAILED, OK, UNAVAILABLE};
 use crate::clock::SystemClock;
 use crate::config::{Config, Environment};
 use crate::store::tier::{self, Guarantee};
-use crate::store::{OpenError, StoreUrl, Stores};
+use crate::store::{OpenError, Settings, StoreUrl, Stores};
 
 /// Answers the exit code.
 pub(super) fn doctor(path: Option<&Path>, env: &Environment) -> u8 {
@@ -42,7 +43,11 @@ async fn look(config: &Config) -> Result<u8, u8> {
 }
 
 async fn ask(config: &Config) -> Result<(Guarantee, Vec<String>), u8> {
-    let stores = Stores::open(&config.store, Arc::new(SystemClock), Arc::new(|_| {}));
+    let settings = Settings {
+        hold_off: Duration::ZERO,
+        ..config.store.clone()
+    };
+    let stores = Stores::open(&settings, Arc::new(SystemClock), Arc::new(|_| {}));
     let stores = stores.map_err(|error| said(&error))?;
     let warnings = stores.check().await.map_err(|error| said(&error))?;
     let Some(found) = stores.guarantee().await else {

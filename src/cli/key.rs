@@ -100,6 +100,8 @@ fn run(path: Option<&Path>, env: &Environment, command: &KeyCommand) -> Result<u
         // A first connection takes longer than a call; a person waits for it.
         let settings = store::Settings {
             timeout: patience(&config),
+            // Whether it lost its memory is for those to say who serve.
+            hold_off: Duration::ZERO,
             ..config.store.clone()
         };
         let stores = Stores::open(&settings, Arc::new(SystemClock), Arc::new(|_| {}))

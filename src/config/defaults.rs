@@ -65,6 +65,7 @@ impl Default for Config {
                 timeout: Duration::from_millis(250),
                 wait_replicas: 0,
                 single_replica: false,
+                hold_off: Duration::from_secs(20),
                 allow_eviction: false,
                 max_records: 1_000_000,
                 connections: 8,

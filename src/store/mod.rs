@@ -21,6 +21,7 @@
 pub mod file;
 pub mod guarded;
 pub mod lease;
+pub mod loss;
 pub mod memory;
 mod open;
 pub mod postgres;
@@ -167,6 +168,8 @@ pub struct Settings {
     pub wait_replicas: u32,
     /// `memory:` and `file:` under Kubernetes need this.
     pub single_replica: bool,
+    /// Redis: how long absent keys are not given out after it lost its memory; zero: nobody looks.
+    pub hold_off: Duration,
     /// Start although Redis may evict records. Loud.
     pub allow_eviction: bool,
     /// `memory:` and `file:`: records at most; beyond it claims are refused.

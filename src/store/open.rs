@@ -6,7 +6,9 @@
 //! Deliberately absent: the deadline, the breaker and metrics around each call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::loss::Loss;
 use super::tier::{self, Guarantee};
 use super::vault::Vault;
 use super::{
@@ -88,6 +90,23 @@ impl Stores {
             Self::Redis(stores) => stores.guarantee().await.ok(),
             Self::Postgres(stores) => stores.guarantee().await.ok(),
             Self::Tiered(stores) => stores.decides().guarantee().await.ok(),
+        }
+    }
+
+    /// What is known of losses of its memory.
+    pub fn loss(&self) -> Arc<Loss> {
+        match self {
+            Self::Redis(stores) => stores.loss(),
+            Self::Memory(_) | Self::File(_) | Self::Postgres(_) | Self::Tiered(_) => {
+                Loss::new(Duration::ZERO)
+            }
+        }
+    }
+
+    /// Each second: whether it is still the store it was. Only a Redis can lose its memory unseen.
+    pub async fn look(&self) {
+        if let Self::Redis(stores) = self {
+            stores.look().await;
         }
     }
 

@@ -115,6 +115,8 @@ pub struct Metrics {
     pub unconfirmed: Gauge,
     /// Records written again because the store had lost them.
     pub reasserted: Counter,
+    /// Times the store was found to have lost its memory.
+    pub memory_lost: Counter,
     /// Answers not kept, by reason (`size`, `budget`).
     pub not_kept: Family<Label<1>, Counter>,
     /// Exchanges that ended in a fault of our own.
@@ -153,6 +155,7 @@ impl Metrics {
             unprotected: Counter::default(),
             unconfirmed: Gauge::default(),
             reasserted: Counter::default(),
+            memory_lost: Counter::default(),
             not_kept: Family::default(),
             faults: Counter::default(),
         };
@@ -289,6 +292,11 @@ impl Metrics {
             "reasserted",
             "Records written again because the store had lost them",
             self.reasserted.clone(),
+        );
+        r.register(
+            "memory_lost",
+            "Times the store was found to have lost records, or that it may have",
+            self.memory_lost.clone(),
         );
         r.register(
             "not_kept",

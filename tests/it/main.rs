@@ -21,6 +21,7 @@ mod idle;
 mod leases;
 mod ledger;
 mod limits;
+mod losses;
 mod multiplexed;
 mod operators;
 mod outages;

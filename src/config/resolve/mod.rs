@@ -71,6 +71,7 @@ pub(super) fn resolve(document: &Document, sink: &mut Sink<'_>) -> (Config, Vec<
     health_and_log(&mut reader, &mut config);
     policy::base(&mut reader, &mut config.policy);
     config.routes = routes::routes(document, &config.policy, &mut reader);
+    store::hold_off(&mut reader, &mut config);
     (config, failed)
 }
 

@@ -6,7 +6,7 @@ use super::{Reader, url};
 use crate::config::Config;
 use crate::config::diagnostic::Sink;
 use crate::config::url::{UrlError, parse_store_url};
-use crate::config::value::measure::above_zero;
+use crate::config::value::measure::{above_zero, duration};
 use crate::config::value::{Value, boolean, choice, integer, label, text};
 use crate::idempotency::Secret;
 use crate::store::tier::Tier;
@@ -70,6 +70,14 @@ pub(super) fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
     );
     reader.set("store.cache_ttl", &mut ttl, above_zero);
     store.cache = cache.map(|url| Cache { url, ttl });
+}
+
+/// By default two renewals of the longest lease: by then whoever runs a request has spoken twice.
+pub(super) fn hold_off(reader: &mut Reader<'_, '_>, config: &mut Config) {
+    let leases = config.routes.iter().map(|route| route.policy.lease);
+    let longest = leases.fold(config.policy.lease, Duration::max);
+    config.store.hold_off = longest / 3 * 2;
+    reader.set("store.hold_off", &mut config.store.hold_off, duration);
 }
 
 fn secret(text: &str) -> Result<Option<Secret>, UrlError> {

@@ -47,7 +47,8 @@ impl Exchange {
         let shared = &job.proxy.shared;
         let renews = protection != Protection::None;
         let phase = shared.phases.watch();
-        let keeper = Keeper::new(lease, reply, renews, phase, shared.metrics.clone());
+        let losses = job.proxy.breaker.losses();
+        let keeper = Keeper::new(lease, reply, renews, phase, losses, shared.metrics.clone());
         Self {
             job,
             keeper,

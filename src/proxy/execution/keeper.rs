@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, Sleep};
 
 use super::Reply;
@@ -17,6 +17,7 @@ use crate::proxy::phase::{Phase, PhaseWatch};
 use crate::proxy::problem::{Code, Problem, UpstreamOutcome};
 use crate::store::StoreError;
 use crate::store::lease::{Lease, Settled};
+use crate::store::loss::Noticed;
 use crate::telemetry::Metrics;
 
 /// Renewals in a row before a dispatch is given up.
@@ -53,6 +54,7 @@ pub(super) struct Keeper {
     give_up_at: Option<Instant>,
     dispatched_at: Option<Instant>,
     phase: PhaseWatch,
+    losses: watch::Receiver<Noticed>,
     sleep: Pin<Box<Sleep>>,
     metrics: Arc<Metrics>,
 }
@@ -71,6 +73,7 @@ impl Keeper {
         reply: oneshot::Sender<Reply>,
         renews: bool,
         phase: PhaseWatch,
+        losses: watch::Receiver<Noticed>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let renew_at = renews.then(|| lease.renew_at());
@@ -86,6 +89,7 @@ impl Keeper {
             give_up_at: None,
             dispatched_at: None,
             phase,
+            losses,
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             metrics,
         }
@@ -149,6 +153,10 @@ impl Keeper {
                 (sent_at, outcome) = renewed(&mut self.renewal.0), if self.renewal.0.is_some() => {
                     self.renewal.0 = None;
                     self.note_renewal(sent_at, outcome, self.renews_dispatched)?;
+                }
+                // What the store forgot is written again before anybody is given the key.
+                Ok(()) = self.losses.changed(), if self.renew_at.is_some() => {
+                    self.renew_at = Some(Instant::now());
                 }
                 () = self.sleep.as_mut(), if timed => self.on_timer()?,
             }
@@ -353,7 +361,11 @@ mod tests {
         let (reply, receiver) = oneshot::channel();
         let phase = Phases::default().watch();
         let metrics = Arc::new(Metrics::new());
-        (Keeper::new(lease, reply, true, phase, metrics), receiver)
+        let losses = watch::Sender::default().subscribe();
+        (
+            Keeper::new(lease, reply, true, phase, losses, metrics),
+            receiver,
+        )
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,6 +18,7 @@ use crate::proxy::settings::{
 use crate::proxy::shared::Shared;
 use crate::routes::Routes;
 use crate::store::guarded::{Breaker, Guarded};
+use crate::store::loss::Loss;
 use crate::store::{MemoryStore, Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::telemetry::Metrics;
 use crate::tls::{ClientKeys, ClientSettings};
@@ -62,7 +63,7 @@ fn proxy_on(upstream: SocketAddr, store: Arc<dyn Store>) -> Arc<Proxy> {
         secret: None,
     };
     let shared = Shared::new(settings, identity, routes, metrics.clone(), clock, None);
-    let breaker = Breaker::new(second, metrics);
+    let breaker = Breaker::new(second, metrics, Loss::new(Duration::ZERO));
     Proxy::new(shared, Guarded::new(store, breaker))
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::loss::{Loss, Noticed, held_off};
 use super::{Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use crate::telemetry::Metrics;
@@ -49,6 +50,7 @@ pub struct Breaker {
     pending: AtomicUsize,
     /// The store was found unfit to keep records (an evicting policy): claims only read.
     unfit: AtomicBool,
+    loss: Arc<Loss>,
 }
 
 #[derive(Debug)]
@@ -60,7 +62,7 @@ struct State {
 
 impl Breaker {
     /// A closed breaker.
-    pub fn new(timeout: Duration, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(timeout: Duration, metrics: Arc<Metrics>, loss: Arc<Loss>) -> Arc<Self> {
         metrics.store_up.set(1);
         // A series that appears with its first event has no increase to alert on.
         for operation in OPERATIONS {
@@ -80,6 +82,7 @@ impl Breaker {
             open: watch::Sender::new(false),
             pending: AtomicUsize::new(0),
             unfit: AtomicBool::new(false),
+            loss,
         })
     }
 
@@ -89,6 +92,11 @@ impl Breaker {
         self.metrics
             .store_up
             .set(i64::from(!unfit && !self.is_open()));
+    }
+
+    /// To be told when the store lost its memory.
+    pub fn losses(&self) -> watch::Receiver<Noticed> {
+        self.loss.subscribe()
     }
 
     /// Whether calls fail at once just now.
@@ -212,17 +220,14 @@ impl Guarded {
         }
     }
 
-    /// What is recorded is still replayed; nothing new is claimed.
-    async fn read_only(&self, key: RecordKey) -> Result<Outcome, StoreError> {
+    /// What is recorded is still replayed; nothing new is claimed, for the reason `refused`.
+    async fn read_only(&self, key: RecordKey, refused: StoreError) -> Result<Outcome, StoreError> {
         match self
             .call("read", self.inner.apply(key, Operation::Read))
             .await?
         {
             Outcome::Held(held) => Ok(Outcome::Held(held)),
-            _ => Err(StoreError::not_sent(
-                StoreErrorKind::Refused,
-                "the store is not fit to keep records: nothing new is claimed",
-            )),
+            _ => Err(refused),
         }
     }
 
@@ -282,7 +287,12 @@ impl Store for Guarded {
     fn apply(&self, key: RecordKey, operation: Operation) -> StoreFuture<'_, Outcome> {
         let name = operation_label(&operation);
         if name == "claim" && self.breaker.unfit.load(Ordering::Acquire) {
-            return Box::pin(self.read_only(key));
+            let message = "the store is not fit to keep records: nothing new is claimed";
+            let refused = StoreError::not_sent(StoreErrorKind::Refused, message);
+            return Box::pin(self.read_only(key, refused));
+        }
+        if name == "claim" && self.breaker.loss.left().is_some() {
+            return Box::pin(self.read_only(key, held_off()));
         }
         Box::pin(async move { self.call(name, self.inner.apply(key, operation)).await })
     }

@@ -73,7 +73,7 @@ impl Store for Scripted {
 
 fn guarded() -> (Arc<Scripted>, Arc<Guarded>) {
     let inner = Arc::new(Scripted::default());
-    let breaker = Breaker::new(TIMEOUT, Arc::new(Metrics::new()));
+    let breaker = Breaker::new(TIMEOUT, Arc::new(Metrics::new()), Loss::new(Duration::ZERO));
     (inner.clone(), Guarded::new(inner, breaker))
 }
 

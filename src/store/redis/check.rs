@@ -86,6 +86,7 @@ impl RedisStores {
         let target = Target {
             access: Arc::clone(&self.shared.target.access),
             finder: Finder::Fixed(end.clone()),
+            mark: None,
         };
         let slot = Slot::new(Arc::new(target));
         let live = slot.live().await?;

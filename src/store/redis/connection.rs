@@ -127,6 +127,20 @@ impl Slot {
         attempt
     }
 
+    /// Whether it is still the store it was.
+    pub(super) async fn look(&self) -> Result<(), StoreError> {
+        let Some(mark) = &self.target.mark else {
+            return Ok(());
+        };
+        let live = self.live().await?;
+        let run_id = live.info.run_id.as_deref();
+        let looked = mark.look(&live.connection, run_id).await;
+        if looked.is_err() {
+            self.give_up(&live);
+        }
+        looked
+    }
+
     /// One command, one reply.
     pub(super) async fn command(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Trouble> {
         let sent = live.connection.clone().send_packed_command(command).await;
@@ -199,11 +213,15 @@ impl Live {
             }
             _ => {}
         }
+        let info = Info::read(&said);
+        if let Some(mark) = &target.mark {
+            mark.look(&connection, info.run_id.as_deref()).await?;
+        }
         Ok(Self {
             connection,
             driver,
             end,
-            info: Info::read(&said),
+            info,
             silent: AtomicU32::new(0),
             born: Instant::now(),
         })

@@ -15,6 +15,7 @@ use super::errors;
 use super::route::{Hop, Redirected};
 use super::scripts::{Script, Scripts};
 use crate::idempotency::RecordKey;
+use crate::store::loss::held_off;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Times a question is sent before a server that never answers it is an error.
@@ -34,7 +35,18 @@ pub(super) struct Call<'a> {
     args: &'a [&'a [u8]],
     wake: bool,
     large: bool,
-    confirm: bool,
+    writes: Writes,
+}
+
+/// What must hold for what is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    /// Nothing: a look, or what may be lost.
+    Anything,
+    /// Replicas have it, if any are to be asked.
+    Confirmed,
+    /// The same, and no loss may hide that somebody else has the key.
+    Claim,
 }
 
 impl<'a> Call<'a> {
@@ -48,7 +60,7 @@ impl<'a> Call<'a> {
             args,
             wake: false,
             large: false,
-            confirm: false,
+            writes: Writes::Anything,
         }
     }
 
@@ -63,8 +75,15 @@ impl<'a> Call<'a> {
     }
 
     /// Asks the replicas whether they have what was written, if any are to be asked.
-    pub(super) fn confirm(self, confirm: bool) -> Self {
-        Self { confirm, ..self }
+    pub(super) fn confirmed(self) -> Self {
+        let writes = Writes::Confirmed;
+        Self { writes, ..self }
+    }
+
+    /// Gives out a key.
+    pub(super) fn claims(self) -> Self {
+        let writes = Writes::Claim;
+        Self { writes, ..self }
     }
 
     fn script<'s>(&self, scripts: &'s Scripts, modern: bool) -> Option<&'s Script> {
@@ -92,15 +111,20 @@ impl RedisStore {
     pub(super) async fn exchange(&self, key: RecordKey, call: &Call<'_>) -> Result<Said, Trouble> {
         let name = self.name(key);
         let mut hop = self.route.to(&name).await.map_err(Trouble::Lost)?;
+        let confirm = call.writes != Writes::Anything;
         for _ in 0..HOPS {
             let lane = hop.node.lane(call.large);
-            let live = lane.live(call.confirm).await;
+            let live = lane.live(confirm).await;
             let live = live.map_err(|error| self.route.lost(error))?;
+            // The connection may have been made just now, and shown a loss.
+            if call.writes == Writes::Claim && self.shared.loss.left().is_some() {
+                return Err(Trouble::Lost(held_off()));
+            }
             let modern = live.info.is_modern();
             let scripts = self.shared.scripts(modern);
             let script = call.script(scripts, modern);
             let commands = self.commands(&name, key, call, script, &hop);
-            let said = lane.pipeline(&live, commands, call.confirm).await;
+            let said = lane.pipeline(&live, commands, confirm).await;
             let said = said.map_err(|trouble| self.route.noted(trouble))?;
             let mut replies = said.replies.into_iter().skip(usize::from(hop.asking));
             let error = match replies.next() {

@@ -8,7 +8,7 @@ use super::connection::Slot;
 use super::info::Info;
 use super::link::{End, Finder, Target};
 use crate::store::StoreError;
-use crate::store::tier::{Guarantee, Persistence, RedisFacts, of_redis};
+use crate::store::tier::{Guarantee, Persistence, RedisFacts, Tier, of_redis};
 
 impl RedisStores {
     /// How far it can be trusted: of several masters the weakest counts.
@@ -38,13 +38,16 @@ impl RedisStores {
                 weakest = Some(found);
             }
         }
-        weakest.ok_or_else(|| super::errors::odd("a cluster"))
+        let weakest = weakest.ok_or_else(|| super::errors::odd("a cluster"))?;
+        self.shared.loss.set_lossless(weakest.tier >= Tier::T3);
+        Ok(weakest)
     }
 
     async fn asked(&self, end: &End) -> Result<(Persistence, bool), StoreError> {
         let target = Target {
             access: self.shared.target.access.clone(),
             finder: Finder::Fixed(end.clone()),
+            mark: None,
         };
         let slot = Slot::new(std::sync::Arc::new(target));
         let live = slot.live().await?;

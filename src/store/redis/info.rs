@@ -16,6 +16,8 @@ pub(super) struct Info {
     /// Major and minor version of the Redis it is, or that Valkey says it stands for.
     pub(super) version: Option<(u32, u32)>,
     pub(super) policy: Option<String>,
+    /// Another one with each start of a server.
+    pub(super) run_id: Option<String>,
     /// Whether there is an append-only file.
     pub(super) appends: Option<bool>,
     /// Replicas that are connected, as the server knows them.
@@ -38,6 +40,7 @@ impl Info {
         };
         Self {
             version: field("redis_version").as_deref().and_then(version),
+            run_id: field("run_id"),
             policy: field("maxmemory_policy"),
             appends: field("aof_enabled").map(|enabled| enabled == "1"),
             replicas: text.lines().filter_map(replica).collect(),

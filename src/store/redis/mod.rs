@@ -25,6 +25,7 @@ mod exchange;
 mod facts;
 mod info;
 mod link;
+mod mark;
 mod node;
 mod operations;
 mod route;
@@ -36,6 +37,7 @@ mod wanted;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::loss::Loss;
 use super::vault::Vault;
 use super::{OpenError, Settings, Store, StoreFuture, StoreUrl, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
@@ -46,7 +48,9 @@ pub use address::{REDIS_SCHEMES, WrongUrl, check_redis_url, host_and_port};
 pub(super) use cache::{CacheHandle, Look, RedisCache};
 use cluster::Cluster;
 use confirmed::Replicas;
+use connection::Slot;
 use link::{Access, End, Finder, Target};
+use mark::Mark;
 use route::Route;
 use scripts::Scripts;
 use sentinel::Sentinels;
@@ -60,11 +64,14 @@ pub struct RedisStores {
     /// `store.wait_replicas`
     replicas: Option<Replicas>,
     certificates: Option<Box<Certificates<ClientSettings>>>,
+    /// Looks whether it is still the same store.
+    watcher: Slot,
 }
 
 #[derive(Debug)]
 struct Shared {
     target: Arc<Target>,
+    loss: Arc<Loss>,
     namespace: String,
     vault: Arc<Vault>,
     modern: Scripts,
@@ -107,6 +114,10 @@ impl RedisStores {
             OpenError::Unfit(format!("store.url {message}: {help}"))
         })?;
         let shown = settings.url.to_string();
+        let loss = Loss::new(settings.hold_off);
+        // Nodes of a cluster lose their memory one by one.
+        let is_cluster = matches!(address.way, Way::Cluster(_));
+        let mark = Mark::new(&settings.namespace, Arc::clone(&loss)).filter(|_| !is_cluster);
         let (access, certificates) = Access::new(&address, shown, settings.timeout, &settings.tls)?;
         let access = Arc::new(access);
         let finder = match address.way {
@@ -117,14 +128,20 @@ impl RedisStores {
             }
             Way::Cluster(seeds) => Finder::AnyNode(Cluster::new(Arc::clone(&access), seeds)),
         };
-        let target = Arc::new(Target { access, finder });
+        let target = Arc::new(Target {
+            access,
+            finder,
+            mark,
+        });
         let prefix = prefix(&settings.namespace).into();
         Ok(Self {
             allow_eviction: settings.allow_eviction,
             replicas: (settings.wait_replicas > 0)
                 .then(|| Replicas::new(settings.wait_replicas, settings.timeout)),
             certificates: certificates.map(Box::new),
+            watcher: Slot::new(Arc::clone(&target)),
             shared: Arc::new(Shared {
+                loss,
                 namespace: settings.namespace.clone(),
                 vault: Vault::new(settings.vault.clone()),
                 modern: Scripts::new(true),
@@ -142,6 +159,18 @@ impl RedisStores {
             confirms: self.replicas.is_some(),
             shared: Arc::clone(&self.shared),
         })
+    }
+
+    /// What is known of losses of its memory.
+    pub fn loss(&self) -> Arc<Loss> {
+        Arc::clone(&self.shared.loss)
+    }
+
+    /// Whether it is still the store it was; asked each second.
+    pub async fn look(&self) {
+        if let Err(error) = self.watcher.look().await {
+            tracing::debug!("no look at the mark: {error}");
+        }
     }
 
     /// Where it is, without user and password.
@@ -174,6 +203,7 @@ fn single(store: &StoreUrl, timeout: Duration) -> Option<Target> {
     Some(Target {
         access: Arc::new(access),
         finder: Finder::Fixed(end),
+        mark: None,
     })
 }
 

@@ -88,8 +88,7 @@ impl RedisStore {
         set.arg("NX").arg("GET").arg("PX").arg(&ends_in);
         let args = [value.as_ref(), ends_in.as_bytes()];
         let how = How::Either(set, |scripts| &scripts.claim);
-        self.exchange(key, &Call::of(how, &args).confirm(true))
-            .await
+        self.exchange(key, &Call::of(how, &args).claims()).await
     }
 
     /// An operation that found its work done has written nothing that replicas could confirm: it
@@ -98,7 +97,7 @@ impl RedisStore {
         if !self.confirms {
             return Ok(());
         }
-        let call = Call::new(|scripts| &scripts.touch, &[]).confirm(true);
+        let call = Call::new(|scripts| &scripts.touch, &[]).confirmed();
         self.exchange(key, &call).await?.confirmation.given().await
     }
 
@@ -150,7 +149,7 @@ impl RedisStore {
             if self.confirms { b"1" } else { b"0" },
         ];
         let call = Call::new(|scripts| &scripts.settle, &args).then_wake();
-        let call = call.large(is_large(&value)).confirm(true);
+        let call = call.large(is_large(&value)).confirmed();
         let said = self.exchange(key, &call).await?;
         if matches!(said.value, Value::Int(answer::STORED | answer::WRITTEN)) {
             said.confirmation.given().await?;
@@ -259,7 +258,7 @@ impl RedisStore {
         ];
         let call = match operation {
             Operation::Claim(_) | Operation::TakeOver { .. } => {
-                Call::new(|scripts| &scripts.take, &args).confirm(true)
+                Call::new(|scripts| &scripts.take, &args).claims()
             }
             _ => Call::new(|scripts| &scripts.replace, &args).then_wake(),
         };

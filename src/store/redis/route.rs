@@ -153,6 +153,7 @@ impl Nodes {
             let target = Target {
                 access: Arc::clone(&self.access),
                 finder: Finder::Fixed(End::Server(place.clone())),
+                mark: None,
             };
             let node = Arc::new(Node::new(&Arc::new(target), self.replicas.as_ref()));
             met.insert(place.clone(), Arc::clone(&node));

@@ -72,6 +72,13 @@ impl SealingKey {
     }
 }
 
+/// What nobody can guess.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], StoreError> {
+    let mut octets = [0; N];
+    let filled = SystemRandom::new().fill(&mut octets);
+    filled.map(|()| octets).map_err(|_| broken())
+}
+
 impl fmt::Debug for SealingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SealingKey(***)")

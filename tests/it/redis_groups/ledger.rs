@@ -9,6 +9,7 @@ use std::thread;
 
 use tokio::time::Instant;
 
+use crate::losses::nothing_runs_twice;
 use crate::support::client::pay;
 use crate::support::cut::Link;
 use crate::support::redis::Redis;
@@ -34,7 +35,8 @@ fn run(url: &str, lose: impl FnOnce()) -> (Vec<Ending>, Upstream, [Sidecar; 2]) 
     let upstream = Upstream::counting();
     let tables = Tables {
         store_url: Some(url),
-        store: "wait_replicas = 1\ntimeout = \"500ms\"",
+        // A failover that were taken for a loss would refuse every new key from then on.
+        store: "wait_replicas = 1\ntimeout = \"500ms\"\nhold_off = \"10m\"",
         ..Tables::default()
     };
     let plan = Plan::new(upstream.addr, &tables);
@@ -172,6 +174,32 @@ fn a_master_that_was_cut_off_and_lost_runs_nothing_twice() {
         group.servers[0].restart(&[]);
     });
     judge(&endings, &upstream, &pair);
+}
+
+#[test]
+fn a_failover_that_lost_a_claim_is_noticed_and_runs_nothing_twice() {
+    let Some(first) = master(&[]) else {
+        return;
+    };
+    let link = Link::to(first.addr());
+    let Some(replica) = replica_of(link.addr, &[]) else {
+        return;
+    };
+    let Some(mut group) = Sentineled::over([first, replica], None) else {
+        return;
+    };
+    let url = group.url();
+    link.cut();
+    nothing_runs_twice(&url, || {
+        let new = group.servers[1].addr();
+        assert_eq!(group.servers[0].records_of("test").len(), 1);
+        assert_eq!(group.servers[1].records_of("test").len(), 0);
+        group.servers[0].kill();
+        link.heal();
+        eventually("another master is named", || {
+            group.named().iter().all(|named| *named == new)
+        });
+    });
 }
 
 #[test]

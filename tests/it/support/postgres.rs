@@ -339,6 +339,7 @@ pub fn settings(url: &str) -> Settings {
         namespace: "test".to_owned(),
         timeout: Duration::from_secs(10),
         single_replica: false,
+        hold_off: Duration::ZERO,
         allow_eviction: false,
         max_records: u64::MAX,
         connections: 8,

@@ -183,7 +183,10 @@ impl Redis {
             Value::BulkString(key) => String::from_utf8(key).unwrap(),
             other => panic!("{other:?} is no name"),
         };
-        keys.into_iter().map(name).collect()
+        // Not what says whether it is still the same store.
+        let others = ["mark", "lost"].map(|other| format!("{namespace}:{other}"));
+        let names = keys.into_iter().map(name);
+        names.filter(|name| !others.contains(name)).collect()
     }
 
     /// How long the only record is still kept.
@@ -344,6 +347,7 @@ pub fn settings_at(url: String) -> Settings {
         timeout: Duration::from_secs(10),
         wait_replicas: 0,
         single_replica: false,
+        hold_off: Duration::ZERO,
         allow_eviction: false,
         max_records: u64::MAX,
         connections: 8,

@@ -47,9 +47,15 @@ impl Plan {
     /// lines extend.
     pub fn new(upstream: SocketAddr, lines: &Tables<'_>) -> Self {
         let store = lines.store_url.map(str::to_owned);
+        // Who restarts or empties a server here wants to see what follows at once.
+        let hold_off = if lines.store.contains("hold_off") {
+            ""
+        } else {
+            "hold_off = \"0s\""
+        };
         let config = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n{}\n[upstream]\nurl = \"http://{upstream}\"\n{}\n\
-             [health]\nlisten = \"127.0.0.1:0\"\n[store]\n{}\n[log]\nformat = \"json\"\nlevel = \
+             [health]\nlisten = \"127.0.0.1:0\"\n[store]\n{hold_off}\n{}\n[log]\nformat = \"json\"\nlevel = \
              \"debug\"\n{}\n",
             lines.server, lines.upstream, lines.store, lines.rest
         );

@@ -1,0 +1,134 @@
+//! A store that lost its memory while it is used: noticed, and what follows for this process.
+//!
+//! Owns the moment until which keys that are absent are not given out (`store.hold_off`): by then
+//! whoever runs a request has renewed its lease, and so written its record again (law 3 of the
+//! operations). Whoever is told of a loss renews at once.
+//!
+//! Deliberately absent: how a loss is noticed, which is each store's own (`redis/mark.rs`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{StoreError, StoreErrorKind};
+
+/// What is known of losses, for all threads of a process.
+#[derive(Debug)]
+pub struct Loss {
+    hold_off: Duration,
+    noticed: watch::Sender<Noticed>,
+    /// A restart or a failover loses nothing (tiers from T3 on).
+    lossless: AtomicBool,
+}
+
+/// The losses so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Noticed {
+    /// How many.
+    pub times: u64,
+    /// How the last one showed.
+    pub how: &'static str,
+    until: Option<Instant>,
+}
+
+impl Loss {
+    /// With `store.hold_off`; zero: nobody looks.
+    pub fn new(hold_off: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            hold_off,
+            noticed: watch::Sender::default(),
+            lossless: AtomicBool::new(false),
+        })
+    }
+
+    /// `store.hold_off`
+    pub fn hold_off(&self) -> Duration {
+        self.hold_off
+    }
+
+    /// Whether anybody wants to know.
+    pub fn is_watched(&self) -> bool {
+        !self.hold_off.is_zero()
+    }
+
+    /// The store was found to have lost records, or it may have.
+    pub fn notice(&self, how: &'static str) {
+        let until = Instant::now() + self.hold_off;
+        self.noticed.send_modify(|noticed| {
+            noticed.times += 1;
+            noticed.how = how;
+            noticed.until = Some(until);
+        });
+    }
+
+    /// Somebody else noticed it before this process was there.
+    pub fn learnt(&self, left: Duration) {
+        let until = Instant::now() + left.min(self.hold_off);
+        self.noticed
+            .send_modify(|noticed| noticed.until = noticed.until.max(Some(until)));
+    }
+
+    /// How long absent keys are still not given out.
+    pub fn left(&self) -> Option<Duration> {
+        let until = self.noticed.borrow().until?;
+        let left = until.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// To be told of each.
+    pub fn subscribe(&self) -> watch::Receiver<Noticed> {
+        self.noticed.subscribe()
+    }
+
+    /// Whether a server that starts anew still has everything it acknowledged.
+    pub fn is_lossless(&self) -> bool {
+        self.lossless.load(Ordering::Acquire)
+    }
+
+    /// What the live server says about that.
+    pub fn set_lossless(&self, lossless: bool) {
+        self.lossless.store(lossless, Ordering::Release);
+    }
+}
+
+/// What a claim of an absent key is told meanwhile.
+pub(super) fn held_off() -> StoreError {
+    let message =
+        "the store lost its memory: nothing new is claimed until whoever runs has said so";
+    StoreError::not_sent(StoreErrorKind::Refused, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_a_hold_off_after_the_last_loss() {
+        let second = Duration::from_secs(1);
+        let loss = Loss::new(second * 20);
+        assert_eq!(loss.left(), None);
+        loss.notice("first");
+        tokio::time::advance(second * 15).await;
+        assert_eq!(loss.left(), Some(second * 5));
+        loss.notice("second");
+        tokio::time::advance(second * 19).await;
+        // An older loss that is heard of late shortens nothing.
+        loss.learnt(Duration::from_millis(1));
+        assert_eq!(loss.left(), Some(second));
+        tokio::time::advance(second).await;
+        assert_eq!(loss.left(), None);
+        let noticed = *loss.subscribe().borrow();
+        assert_eq!((noticed.times, noticed.how), (2, "second"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_later_waits_for_what_is_left() {
+        let loss = Loss::new(Duration::from_secs(20));
+        loss.learnt(Duration::from_secs(7));
+        assert_eq!(loss.left(), Some(Duration::from_secs(7)));
+        assert_eq!(loss.subscribe().borrow().times, 0, "not its own finding");
+    }
+}

@@ -1,0 +1,237 @@
+//! Whether this is still the Redis that it was, with everything that was recorded in it.
+//!
+//! Owns two keys of the namespace: `{namespace}:mark`, a random text without an end that is gone or
+//! another one where the data is, and `{namespace}:lost`, which lives as long as the hold-off, for
+//! processes that start meanwhile. A server with another `run_id` is one that was started anew, or
+//! the replica that took over: what it acknowledged last may be missing.
+//!
+//! It is looked at when a connection is made and each second. Invariant: whoever sends a claim over
+//! a new connection has looked before.
+//!
+//! Deliberately absent: clusters, whose nodes lose their memory one by one.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+
+use super::errors;
+use crate::store::StoreError;
+use crate::store::loss::Loss;
+use crate::store::vault;
+
+/// What one process knows of its Redis.
+#[derive(Debug)]
+pub(super) struct Mark {
+    /// The names of the two keys.
+    own: String,
+    lost: String,
+    pub(super) loss: Arc<Loss>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Known {
+    run_id: Option<String>,
+    mark: Option<Vec<u8>>,
+    /// Once it has been looked at.
+    met: bool,
+}
+
+/// What a look at the server found.
+struct Found {
+    run_id: Option<String>,
+    mark: Option<Vec<u8>>,
+    /// Somebody noticed a loss, so long ago that this remains of the hold-off.
+    hold_off: Option<Duration>,
+}
+
+/// What a look comes to.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Same,
+    /// Somebody else's finding, new to this process.
+    Learnt(Duration),
+    /// Nobody has said so yet: the others are to be told.
+    Lost(&'static str),
+    /// Somebody has.
+    LostAndTold(&'static str),
+}
+
+impl Mark {
+    /// `None`: nobody wants to know.
+    pub(super) fn new(namespace: &str, loss: Arc<Loss>) -> Option<Arc<Self>> {
+        loss.is_watched().then(|| {
+            Arc::new(Self {
+                own: format!("{namespace}:mark"),
+                lost: format!("{namespace}:lost"),
+                loss,
+                known: Mutex::default(),
+            })
+        })
+    }
+
+    /// Looks, and says what it comes to. `run_id`: what the server said when it was connected to.
+    pub(super) async fn look(
+        &self,
+        connection: &MultiplexedConnection,
+        run_id: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let mut ask = redis::pipe();
+        // Refused by a full or read-only server; then what is there counts.
+        ask.cmd("SET").arg(&self.own).arg(random()?).arg("NX");
+        ask.cmd("GET").arg(&self.own);
+        ask.cmd("PTTL").arg(&self.lost);
+        let mut connection = connection.clone();
+        let said = connection.send_packed_commands(&ask, 0, 3).await;
+        let said = said.map_err(|error| errors::lost(&error))?;
+        let [_, mark, left] =
+            <[Value; 3]>::try_from(said).map_err(|_| errors::odd("a look at the mark"))?;
+        let mark = match mark {
+            Value::BulkString(octets) => Some(octets),
+            Value::Nil => None,
+            // Without the right to read it nothing can be noticed.
+            _ => return Ok(()),
+        };
+        let hold_off = match left {
+            Value::Int(left) => u64::try_from(left).ok().map(Duration::from_millis),
+            _ => None,
+        };
+        let verdict = self.judge(Found {
+            run_id: run_id.map(str::to_owned),
+            mark,
+            hold_off,
+        });
+        match verdict {
+            Verdict::Same => {}
+            Verdict::Learnt(left) => self.loss.learnt(left),
+            Verdict::LostAndTold(how) => self.loss.notice(how),
+            Verdict::Lost(how) => {
+                self.loss.notice(how);
+                self.tell(&mut connection).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self, found: Found) -> Verdict {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.clone();
+        *known = Known {
+            run_id: found.run_id.or_else(|| before.run_id.clone()),
+            mark: found.mark,
+            met: true,
+        };
+        if !before.met {
+            return found.hold_off.map_or(Verdict::Same, Verdict::Learnt);
+        }
+        let how = if before.mark.is_some() && known.mark != before.mark {
+            "its mark is gone or another one"
+        } else if before.run_id.is_some()
+            && known.run_id != before.run_id
+            && !self.loss.is_lossless()
+        {
+            "another server answers, or it was started anew"
+        } else {
+            return Verdict::Same;
+        };
+        match found.hold_off {
+            // The same loss, in the words of another process.
+            Some(_) if self.loss.left().is_some() => Verdict::Same,
+            Some(_) => Verdict::LostAndTold(how),
+            None => Verdict::Lost(how),
+        }
+    }
+
+    /// Tells other processes, those that start meanwhile too.
+    async fn tell(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+        let mark = random()?;
+        let millis = u64::try_from(self.loss.hold_off().as_millis()).unwrap_or(u64::MAX);
+        let mut tell = redis::pipe();
+        tell.cmd("SET").arg(&self.lost).arg(1).arg("PX").arg(millis);
+        tell.cmd("SET").arg(&self.own).arg(&mark);
+        let said = connection.send_packed_commands(&tell, 0, 2).await;
+        let said = said.map_err(|error| errors::lost(&error))?;
+        if said.last() == Some(&Value::Okay) {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.mark = Some(mark.into_bytes());
+        }
+        Ok(())
+    }
+}
+
+fn random() -> Result<String, StoreError> {
+    let octets = vault::random::<16>()?;
+    Ok(octets.iter().fold(String::new(), |mut text, octet| {
+        // Writing to a string does not fail.
+        let _ok = write!(text, "{octet:02x}");
+        text
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn mark() -> Arc<Mark> {
+        Mark::new("test", Loss::new(SECOND * 20)).unwrap()
+    }
+
+    fn found(run_id: &str, mark: Option<&str>, hold_off: Option<Duration>) -> Found {
+        Found {
+            run_id: Some(run_id.to_owned()),
+            mark: mark.map(|text| text.as_bytes().to_vec()),
+            hold_off,
+        }
+    }
+
+    #[test]
+    fn a_server_that_stays_is_the_same() {
+        let mark = mark();
+        for _ in 0..3 {
+            assert_eq!(mark.judge(found("r1", Some("m1"), None)), Verdict::Same);
+        }
+    }
+
+    #[test]
+    fn without_its_mark_it_lost_everything_and_that_is_said_once() {
+        let mark = mark();
+        mark.judge(found("r1", Some("m1"), None));
+        let lost = mark.judge(found("r1", Some("m2"), None));
+        assert!(matches!(lost, Verdict::Lost(_)));
+        mark.loss.notice("");
+        // Another process wrote its own mark in the same moment.
+        let again = mark.judge(found("r1", Some("m3"), Some(SECOND)));
+        assert_eq!(again, Verdict::Same);
+        // Within the hold-off it loses its memory once more.
+        let again = mark.judge(found("r1", Some("m4"), None));
+        assert!(matches!(again, Verdict::Lost(_)));
+    }
+
+    #[test]
+    fn another_server_may_lack_the_last_records_unless_replicas_or_the_disk_have_them() {
+        let mark = mark();
+        mark.judge(found("r1", Some("m1"), None));
+        let lost = mark.judge(found("r2", Some("m1"), None));
+        assert!(matches!(lost, Verdict::Lost(_)));
+        mark.loss.set_lossless(true);
+        assert_eq!(mark.judge(found("r3", Some("m1"), None)), Verdict::Same);
+        let empty = mark.judge(found("r4", None, None));
+        assert!(matches!(empty, Verdict::Lost(_)));
+    }
+
+    #[test]
+    fn who_starts_meanwhile_learns_it() {
+        let late = mark();
+        let learnt = late.judge(found("r1", Some("m1"), Some(SECOND)));
+        assert_eq!(learnt, Verdict::Learnt(SECOND));
+        let before = mark();
+        before.judge(found("r1", Some("m0"), None));
+        let told = before.judge(found("r1", Some("m1"), Some(SECOND)));
+        assert!(matches!(told, Verdict::LostAndTold(_)));
+    }
+}
