@@ -48,6 +48,8 @@ pub(super) async fn first_check(
         Err(error) => return Err(error.into()),
     };
     let guarantee = stores.guarantee().await;
+    // Before anything is given out: what it is from now on compared with.
+    stores.look().await;
     if let Some(weak) = guarantee
         .as_ref()
         .and_then(|found| too_weak(found, required))

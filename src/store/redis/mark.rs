@@ -93,7 +93,9 @@ impl Mark {
             Value::BulkString(octets) => Some(octets),
             Value::Nil => None,
             // Without the right to read it nothing can be noticed.
-            _ => return Ok(()),
+            Value::ServerError(error) if errors::code(&error) == "NOPERM" => return Ok(()),
+            Value::ServerError(error) => return Err(errors::answered(&error)),
+            _ => return Err(errors::odd("a look at the mark")),
         };
         let hold_off = match left {
             Value::Int(left) => u64::try_from(left).ok().map(Duration::from_millis),
