@@ -4,8 +4,7 @@
 //! connection instead of finishing the message.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::budget::Reservation;
 use super::expectation::Hold;
+use super::passage::{Passage, give_back, see_off};
 use super::rewrite;
 use super::upstream::Connection;
 
@@ -77,7 +77,8 @@ pub struct Whole {
 /// A body that is passed on as it arrives.
 #[derive(Debug)]
 pub struct Stream {
-    incoming: Incoming,
+    /// Until it is dropped.
+    incoming: Option<Incoming>,
     version: Version,
     timeout: Duration,
     sleep: Pin<Box<Sleep>>,
@@ -86,58 +87,10 @@ pub struct Stream {
     /// Goes back to its pool at the end of an answer.
     connection: Option<Connection>,
     passage: Option<Arc<Passage>>,
+    /// Of an answer: how its request gets along.
+    upload: Option<Arc<Passage>>,
     /// It is not read before the upstream wants it.
     hold: Option<Hold>,
-}
-
-/// How a request body that is passed on gets along.
-#[derive(Debug)]
-pub struct Passage {
-    /// No piece came in time.
-    stalled: AtomicBool,
-    /// When the last piece went by.
-    last: Mutex<Instant>,
-    /// Whether the answer has begun. From then on the two talk, at a pace of their own.
-    answered: AtomicBool,
-    /// What may lie between two pieces then.
-    patience: Duration,
-}
-
-impl Passage {
-    /// Begins now. `patience`: between two pieces, once the answer has begun.
-    pub(super) fn new(patience: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            stalled: AtomicBool::new(false),
-            last: Mutex::new(Instant::now()),
-            answered: AtomicBool::new(false),
-            patience,
-        })
-    }
-
-    /// The answer has begun.
-    pub(super) fn answer_began(&self) {
-        self.answered.store(true, Ordering::Release);
-    }
-
-    /// What the answer allows between two pieces, once it has begun.
-    fn allows(&self) -> Option<Duration> {
-        let answered = self.answered.load(Ordering::Acquire);
-        answered.then_some(self.patience)
-    }
-
-    /// Whether the client sent no piece in time.
-    pub(super) fn has_stalled(&self) -> bool {
-        self.stalled.load(Ordering::Acquire)
-    }
-
-    /// When something last went by, at first when it began.
-    pub(super) fn last(&self) -> Instant {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn goes_by(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
 }
 
 impl Body {
@@ -183,15 +136,15 @@ impl Body {
         connection: Option<Connection>,
     ) -> Self {
         let sleep = Box::pin(tokio::time::sleep(timeout));
-        let passage = None;
         Self::Stream(Box::new(Stream {
-            incoming,
+            incoming: Some(incoming),
             version,
             timeout,
             sleep,
             waits: None,
             connection,
-            passage,
+            passage: None,
+            upload: None,
             hold: None,
         }))
     }
@@ -213,8 +166,18 @@ impl Body {
     /// Lets the sender know how it gets along.
     #[must_use]
     pub fn watched(mut self, passage: Arc<Passage>) -> Self {
+        match &mut self {
+            Self::Stream(stream) => stream.passage = Some(passage),
+            Self::Whole(_) | Self::Fed(_) => passage.ends(),
+        }
+        self
+    }
+
+    /// The answer to a request that gets along like this.
+    #[must_use]
+    pub(super) fn answers(mut self, upload: Arc<Passage>) -> Self {
         if let Self::Stream(stream) = &mut self {
-            stream.passage = Some(passage);
+            stream.upload = Some(upload);
         }
         self
     }
@@ -238,7 +201,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(whole) => whole.data.is_empty() && whole.trailers.is_none(),
-            Self::Stream(stream) => stream.incoming.is_end_stream(),
+            Self::Stream(stream) => stream.is_at_end(),
             Self::Fed(_) => false,
         }
     }
@@ -248,7 +211,9 @@ impl HttpBody for Body {
             Self::Whole(whole) if whole.trailers.is_none() => {
                 SizeHint::with_exact(whole.data.len() as u64)
             }
-            Self::Stream(stream) => stream.incoming.size_hint(),
+            Self::Stream(stream) => {
+                (stream.incoming.as_ref()).map_or_else(SizeHint::default, HttpBody::size_hint)
+            }
             Self::Whole(_) | Self::Fed(_) => SizeHint::default(),
         }
     }
@@ -286,8 +251,11 @@ impl Stream {
             ready!(hold.poll(cx));
             self.hold = None;
         }
-        if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
-            if frame.is_none() && is_cut(&self.incoming, self.version) {
+        let Some(incoming) = &mut self.incoming else {
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(frame) = Pin::new(&mut *incoming).poll_frame(cx) {
+            if frame.is_none() && is_cut(incoming, self.version) {
                 return Poll::Ready(Some(Err(BodyError::Cut)));
             }
             let ends = match &frame {
@@ -295,7 +263,7 @@ impl Stream {
                 Some(frame) => frame.as_ref().is_ok_and(Frame::is_trailers),
             };
             if ends {
-                self.give_back();
+                self.ends();
             }
             self.waits = None;
             if let Some(passage) = &self.passage {
@@ -320,15 +288,31 @@ impl Stream {
             ready!(self.sleep.as_mut().poll(cx));
         }
         if let Some(passage) = &self.passage {
-            passage.stalled.store(true, Ordering::Release);
+            passage.stalls();
         }
         Poll::Ready(Some(Err(BodyError::Idle)))
     }
 
-    fn give_back(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.give_back();
+    fn is_at_end(&self) -> bool {
+        self.incoming.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn ends(&mut self) {
+        if let Some(passage) = &self.passage {
+            passage.ends();
         }
+        if let Some(connection) = self.connection.take() {
+            give_back(connection, self.upload.as_deref());
+        }
+    }
+
+    /// Whether all that was announced came, and only the end itself did not yet.
+    fn is_all_but_over(&self) -> bool {
+        let left = self
+            .incoming
+            .as_ref()
+            .and_then(|body| body.size_hint().exact());
+        self.version == Version::HTTP_2 && left == Some(0)
     }
 }
 
@@ -348,10 +332,21 @@ fn allowed(frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
 }
 
 impl Drop for Stream {
-    /// hyper stops polling at `is_end_stream`, without asking for the end itself.
+    /// hyper stops polling at `is_end_stream`, without asking for the end itself; and where the
+    /// length was announced, once all of it came.
     fn drop(&mut self) {
-        if self.incoming.is_end_stream() {
-            self.give_back();
+        if self.is_at_end() {
+            return self.ends();
+        }
+        if !self.is_all_but_over() {
+            return;
+        }
+        let runtime = tokio::runtime::Handle::try_current();
+        if let (Some(incoming), Some(connection), Ok(runtime)) =
+            (self.incoming.take(), self.connection.take(), runtime)
+        {
+            let upload = self.upload.take();
+            runtime.spawn(see_off(incoming, connection, upload, self.timeout));
         }
     }
 }

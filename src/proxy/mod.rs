@@ -24,6 +24,7 @@ mod execution;
 mod expectation;
 mod handle;
 mod intake;
+mod passage;
 mod passthrough;
 mod phase;
 mod problem;

@@ -17,9 +17,10 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
-use super::body::{Body, Passage};
+use super::body::Body;
 use super::call;
 use super::expectation::{Hold, Permission, awaits_continue};
+use super::passage::Passage;
 use super::problem::{Code, Problem, UpstreamOutcome};
 use super::request::only_chunked;
 use super::rewrite;
@@ -98,7 +99,8 @@ impl Proxy {
             match answered {
                 Ok(Ok(response)) => {
                     passage.answer_began();
-                    return self.begun(connection, response, wish.take(), permission);
+                    let answer = self.begun(connection, response, wish.take(), permission)?;
+                    return Ok(answer.map(|body| body.answers(passage)));
                 }
                 Ok(Err(SendError::NotSent(Some(unsent)))) => request = *unsent,
                 Ok(Err(SendError::NotSent(None))) => match &bare {

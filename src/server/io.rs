@@ -80,6 +80,11 @@ impl Turns {
         }
     }
 
+    /// The client took something.
+    fn get_on(&self) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
     /// `None` while a request is being answered, else a number for this pause between requests.
     fn pause(&self) -> Option<u64> {
         let is_idle = self.running.load(Ordering::Acquire) == 0;
@@ -96,6 +101,11 @@ pub(super) struct Turn {
 }
 
 impl Turn {
+    /// Whether the connection has others beside it.
+    pub(super) fn is_shared(&self) -> bool {
+        self.turns.multiplexed.load(Ordering::Acquire)
+    }
+
     /// The connection is a tunnel from here on: no clock of HTTP runs on it.
     pub(super) fn never_ends(&self) {
         self.turns.running.fetch_add(1, Ordering::AcqRel);
@@ -104,7 +114,7 @@ impl Turn {
     /// There is something for the client to take.
     pub(super) fn offers(&mut self) {
         if !std::mem::replace(&mut self.offers, true) {
-            self.gets_on();
+            self.turns.get_on();
             self.turns.offered.fetch_add(1, Ordering::AcqRel);
             self.turns.offer.notify_one();
         }
@@ -114,19 +124,16 @@ impl Turn {
     pub(super) fn is_asked(&mut self) {
         if std::mem::replace(&mut self.offers, false) {
             self.turns.offered.fetch_sub(1, Ordering::AcqRel);
-            self.gets_on();
+            self.turns.get_on();
         }
-    }
-
-    fn gets_on(&self) {
-        let taken = &self.turns.taken;
-        *taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         self.is_asked();
+        // One answer less: somebody gets on.
+        self.turns.get_on();
         self.turns.running.fetch_sub(1, Ordering::AcqRel);
         self.turns.changes.fetch_add(1, Ordering::AcqRel);
     }

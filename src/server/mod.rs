@@ -7,19 +7,18 @@
 //! Read next: `io.rs` (the clocks).
 
 mod io;
+mod tracked;
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -31,7 +30,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Label;
 use crate::tls::{Acceptor, ServerSettings};
-use io::{Limits, TimedIo, Turn, Turns};
+use io::{Limits, TimedIo, Turns};
+use tracked::Tracked;
 
 /// Requests at once on one HTTP/2 connection.
 const STREAMS: u32 = 200;
@@ -184,7 +184,7 @@ impl Front {
                 } else if !response.body().is_end_stream() {
                     turn.offers();
                 }
-                Ok::<_, Infallible>(response.map(|body| Tracked { body, turn }))
+                Ok::<_, Infallible>(response.map(|body| Tracked::new(body, turn)))
             }
         });
         let served = async {
@@ -295,38 +295,6 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.metrics.connections.dec();
-    }
-}
-
-/// A body whose end is the end of the request's turn.
-#[derive(Debug)]
-struct Tracked<B> {
-    body: B,
-    turn: Turn,
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Body for Tracked<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.turn.is_asked();
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if frame.is_ready() {
-            self.turn.offers();
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -1,6 +1,7 @@
 //! HTTP/2 from the client: the rules hold on streams as they do on connections (R13, R15, R27, R30).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -8,8 +9,8 @@ use http::Request;
 
 use crate::support::PATIENCE;
 use crate::support::client::{self, request};
-use crate::support::sidecar::sidecar;
-use crate::support::upstream::Upstream;
+use crate::support::sidecar::{Plan, Sidecar, Tables, sidecar};
+use crate::support::upstream::{Act, Upstream};
 
 /// A connection with prior knowledge.
 async fn connect(addr: SocketAddr) -> SendRequest<Bytes> {
@@ -120,4 +121,66 @@ async fn a_host_that_is_not_the_authority_is_refused() {
         );
     }
     assert_eq!(upstream.calls(), 2);
+}
+
+/// An upstream with an answer of 10 MiB, and one without a body.
+fn large_and_none() -> Upstream {
+    let piece = vec![b'x'; 1 << 20];
+    Upstream::start(move |seen, _| match seen.target.as_str() {
+        "/large" => {
+            let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10485760\r\n\r\n".to_vec();
+            vec![Act::Send(head), Act::Repeat(piece.clone(), 10)]
+        }
+        _ => vec![Act::Send(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())],
+    })
+}
+
+fn get(path: &str) -> Request<()> {
+    let uri = format!("http://api.test{path}");
+    Request::builder().uri(uri).body(()).unwrap()
+}
+
+fn impatient(upstream: &Upstream) -> Sidecar {
+    let tables = Tables {
+        server: "write_timeout = \"1s\"",
+        ..Tables::default()
+    };
+    Plan::new(upstream.addr, &tables).start()
+}
+
+/// R30: the pace of a client is what this is about. It never pauses for as long as `write_timeout`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_little_by_little_is_not_dropped() {
+    let upstream = large_and_none();
+    let sidecar = impatient(&upstream);
+    let mut client = connect(sidecar.addr).await.ready().await.unwrap();
+    let (answer, _) = client.send_request(get("/large"), true).unwrap();
+    let mut body = answer.await.unwrap().into_body();
+    let mut taken = 0;
+    // Well more than the windows and the buffers on the way to it hold.
+    while taken < 160 << 10 {
+        let mut piece = body.data().await.unwrap().expect("it is not dropped");
+        while !piece.is_empty() {
+            let some = piece.split_to(piece.len().min(4 << 10)).len();
+            taken += some;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            body.flow_control().release_capacity(some).unwrap();
+        }
+    }
+}
+
+/// One answer rests, others without a body are taken: somebody gets on.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_without_a_body_keep_a_connection_beside_one_that_rests() {
+    let upstream = large_and_none();
+    let sidecar = impatient(&upstream);
+    let mut client = connect(sidecar.addr).await.ready().await.unwrap();
+    let (answer, _) = client.send_request(get("/large"), true).unwrap();
+    let _resting = answer.await.unwrap().into_body();
+    for _ in 0..15 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let (answer, _) = client.send_request(get("/none"), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 204);
+        client = client.ready().await.unwrap();
+    }
 }

@@ -81,7 +81,8 @@ pub(super) fn hold_off(reader: &mut Reader<'_, '_>, config: &mut Config) {
 }
 
 fn secret(text: &str) -> Result<Option<Secret>, UrlError> {
-    match Secret::new(text.as_bytes()) {
+    // An environment made of a file may keep its last line break; the secret is the same.
+    match Secret::new(text.trim_end_matches(['\r', '\n']).as_bytes()) {
         Some(secret) => Ok(Some(secret)),
         None => Err(UrlError {
             message: "is too short".to_owned(),

@@ -152,8 +152,7 @@ impl Routes {
         path: &str,
         method: &Method,
     ) -> Option<Arc<Route>> {
-        let may_cover = |compiled: &Compiled| compiled.route.covers(method);
-        if route.covers(method) || !self.routes.iter().any(may_cover) {
+        if route.covers(method) || self.routes.is_empty() {
             return None;
         }
         let segments = generously(path);
@@ -165,7 +164,10 @@ impl Routes {
                 Some((rank, &compiled.route))
             })
             .collect();
-        let best = ranked.iter().map(|(rank, _)| rank).max()?;
+        let Some(best) = ranked.iter().map(|(rank, _)| rank).max() else {
+            // Read so, it is under no route: what holds for the rest holds for it.
+            return self.default.covers(method).then(|| self.default.clone());
+        };
         let mut of_best = ranked.iter().filter(|(rank, _)| rank == best);
         if of_best.clone().any(|(_, other)| Arc::ptr_eq(other, route)) {
             return None;

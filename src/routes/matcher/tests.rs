@@ -215,3 +215,32 @@ fn no_spelling_slips_past_a_covering_route() {
         );
     }
 }
+
+#[test]
+fn no_spelling_slips_out_of_an_uncovered_route_past_the_default() {
+    let off = Policy {
+        mode: Mode::Off,
+        ..Policy::default()
+    };
+    let hooks = RouteSettings {
+        policy: off,
+        ..route("hooks", None, "/hooks/{*rest}", None)
+    };
+    let routes = Routes::new(Policy::default(), vec![hooks]).unwrap();
+    for path in [
+        "/hooks/../orders",
+        "/hooks/..;/orders",
+        "/hooks/..;x=1/orders",
+        "/hooks/%2e%2e;/orders",
+        "/hooks/..%3b/orders",
+    ] {
+        let evaded = routes.find("h", path, &Method::POST).ambiguous;
+        assert!(evaded.is_some(), "{path}");
+        assert!(routes.path_is_covered("h", path), "{path}");
+    }
+    for path in ["/hooks/x", "/hooks/X/", "/hooks/x;y=1", "/Hooks/x"] {
+        let found = routes.find("h", path, &Method::POST);
+        let slips_out = found.route.name == "hooks" && found.ambiguous.is_some();
+        assert!(!slips_out, "{path}");
+    }
+}

@@ -112,6 +112,12 @@ pub(super) fn no_node() -> StoreError {
     StoreError::not_sent(StoreErrorKind::Unavailable, message)
 }
 
+/// A node that belongs to other nodes than those that were known.
+pub(super) fn foreign_cluster(place: &str) -> StoreError {
+    let message = format!("{place} belongs to another cluster than the one that was in use");
+    StoreError::not_sent(StoreErrorKind::Unavailable, message)
+}
+
 /// Written, and too few replicas have it: a failover may lose it.
 pub(super) fn unconfirmed(found: &str, wanted: u32) -> StoreError {
     let message = format!("replicas that confirmed the write: {found} of {wanted}");

@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use super::{Certificates, apply, key, stores};
 use crate::store_contract::operations::*;
-use crate::support::in_time;
-use crate::support::redis::{Redis, TLS_PORT, settings_at, tls_port};
+use crate::support::redis::{Redis, TLS_PORT, own_ip, settings_at, tls_port};
 use crate::support::redis_cluster::Cluster;
+use crate::support::redis_groups::text;
+use crate::support::{eventually, in_time};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -312,4 +313,38 @@ async fn every_node_must_be_fit() {
         assert_eq!(accepted.check().await.unwrap().len(), 1);
         node.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     }
+}
+
+#[tokio::test]
+async fn a_node_of_another_cluster_is_not_followed() {
+    let Some(cluster) = Cluster::start(0, &[]) else {
+        return;
+    };
+    let ip = own_ip().to_string();
+    let alone = ["--cluster-enabled", "yes", "--cluster-announce-ip", &ip];
+    let other = Redis::start(&alone).unwrap();
+    other.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually("it is a cluster of its own", || {
+        text(&other.cli(&["CLUSTER", "INFO"])).contains("cluster_state:ok")
+    });
+    let store_url = |first: &Redis, second: &Redis| {
+        format!("redis+cluster://{},{}", first.addr(), second.addr())
+    };
+    // Who is asked first is the second of the two.
+    let stores = stores(store_url(&other, &cluster.nodes[0]), 0, TIMEOUT);
+    let store = stores.handle();
+    for number in 1..=10 {
+        let claimed = apply(&store, number, claim('a')).await.unwrap();
+        assert_eq!(claimed, "acquired 1");
+    }
+    assert_eq!(other.records_of("test"), Vec::<String>::new());
+    // Each asks another one first.
+    for _ in 0..8 {
+        stores.check().await.unwrap();
+        for number in 1..=10 {
+            let claimed = apply(&store, number, claim('b')).await.unwrap();
+            assert_eq!(claimed, "held in_flight a1");
+        }
+    }
+    assert_eq!(other.records_of("test"), Vec::<String>::new());
 }

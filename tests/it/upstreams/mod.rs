@@ -1,5 +1,6 @@
 //! Upstreams of every kind: where they are, what they speak, how they fail.
 
+mod ends;
 mod goaway;
 mod grpc;
 mod grpc_problems;

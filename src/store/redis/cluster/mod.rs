@@ -148,10 +148,11 @@ impl Cluster {
         known.asked_at = Some(Instant::now());
         known.turn = known.turn.wrapping_add(1);
         let candidates = self.candidates(&known);
+        let before = known.table.clone();
         drop(known);
         let cluster = Arc::clone(self);
         tokio::spawn(async move {
-            let found = cluster.table(candidates).await;
+            let found = cluster.table(candidates, &before).await;
             let mut known = cluster.known();
             known.asked_at = Some(Instant::now());
             let asked = found.map(|table| known.table = table);
@@ -179,12 +180,16 @@ impl Cluster {
         all
     }
 
-    /// The table of the first who has one.
-    async fn table(&self, candidates: Vec<Place>) -> Result<Table, StoreError> {
+    /// The table of the first who has one of the cluster that was known before.
+    async fn table(&self, candidates: Vec<Place>, before: &Table) -> Result<Table, StoreError> {
         let mut last = errors::no_node();
         for place in candidates {
             match self.table_of(&place).await {
-                Ok(table) => return Ok(table),
+                Ok(table) if table.follows(before) => return Ok(table),
+                Ok(_) => {
+                    tracing::error!(event = "foreign_cluster", node = %place);
+                    last = errors::foreign_cluster(&place.to_string());
+                }
                 Err(error) => last = error,
             }
         }

@@ -1,5 +1,7 @@
 //! The table of a cluster's slots, and how its nodes speak of them. Pure: nobody is asked here.
 
+use std::collections::BTreeSet;
+
 use redis::{ServerError, Value};
 
 use crate::store::redis::address::Place;
@@ -14,6 +16,8 @@ pub(super) struct Table {
     keepers: Vec<Option<usize>>,
     pub(super) masters: Vec<Place>,
     pub(super) replicas: Vec<Place>,
+    /// What all of them call themselves; no two nodes do so alike.
+    ids: BTreeSet<Vec<u8>>,
 }
 
 impl Table {
@@ -35,6 +39,9 @@ impl Table {
                 return None;
             };
             let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+            table
+                .ids
+                .extend([keeper].into_iter().chain(replicas).filter_map(id));
             let keeper = place(keeper, from)?;
             for slot in first..=last {
                 table.note(slot, &keeper);
@@ -46,7 +53,15 @@ impl Table {
                 }
             }
         }
-        Some(table)
+        // A node that was taken out of its cluster knows of no slot.
+        (!table.masters.is_empty()).then_some(table)
+    }
+
+    /// Whether this speaks of the cluster that was known before. Nodes come and go, not most of them
+    /// at once: a table of others is that of a node which joined another cluster, or has the address
+    /// of one that is gone. What is recorded is not there.
+    pub(super) fn follows(&self, before: &Self) -> bool {
+        self.ids.intersection(&before.ids).count() * 2 >= before.ids.len()
     }
 
     pub(super) fn note(&mut self, slot: u16, place: &Place) {
@@ -64,6 +79,17 @@ impl Table {
     pub(super) fn keeper(&self, slot: u16) -> Option<Place> {
         let number = self.keepers.get(usize::from(slot)).copied().flatten()?;
         self.masters.get(number).cloned()
+    }
+}
+
+/// The name of a node in `CLUSTER SLOTS`.
+fn id(node: &Value) -> Option<Vec<u8>> {
+    let Value::Array(parts) = node else {
+        return None;
+    };
+    match parts.get(2) {
+        Some(Value::BulkString(id)) => Some(id.clone()),
+        _ => None,
     }
 }
 
@@ -245,5 +271,30 @@ mod tests {
         ] {
             assert!(Table::read(&parsed(text), &from).is_none(), "{text}");
         }
+    }
+
+    /// `CLUSTER SLOTS` of a master with all slots and its replicas, by their names.
+    fn table(names: &[&str]) -> Option<Table> {
+        let node = |name: &&str| format!("*3\r\n$1\r\nh\r\n:1\r\n${}\r\n{name}\r\n", name.len());
+        let nodes = names.iter().map(node).collect::<Vec<_>>().concat();
+        let said = format!("*1\r\n*{}\r\n:0\r\n:16383\r\n{nodes}", names.len() + 2);
+        Table::read(&parsed(&said), &place("h", 1))
+    }
+
+    #[test]
+    fn a_table_follows_one_of_the_same_nodes_mostly() {
+        let before = table(&["a", "b", "c", "d"]).unwrap();
+        let follows = |names: &[&str]| table(names).unwrap().follows(&before);
+        assert!(before.follows(&Table::default()), "whoever comes first");
+        assert!(follows(&["a", "b", "c", "d"]));
+        assert!(follows(&["b", "c"]), "half of them are gone");
+        assert!(follows(&["a", "b", "x", "y", "z"]), "it grew");
+        assert!(!follows(&["a", "x", "y"]));
+        assert!(!follows(&["x"]));
+    }
+
+    #[test]
+    fn who_was_taken_out_of_its_cluster_has_no_table() {
+        assert!(Table::read(&parsed("*0\r\n"), &place("h", 1)).is_none());
     }
 }
