@@ -9,8 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use crate::support::eventually;
 use crate::support::faulty::Faulty;
+use crate::support::postgres::Postgres;
 use crate::support::redis::Redis;
+use crate::support::redis_groups::{master, replica_of};
 use crate::support::sidecar::{Plan, Sidecar, Tables};
 use account::{Account, Ledger};
 use nemesis::{Nemesis, Random};
@@ -34,12 +37,18 @@ struct Replicas {
 }
 
 impl Replicas {
-    fn start(upstream: SocketAddr, store: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Self {
+    fn start(
+        upstream: SocketAddr,
+        store: SocketAddr,
+        lines: &str,
+        url: impl Fn(SocketAddr) -> String,
+    ) -> Self {
         let links: Vec<_> = (0..3).map(|_| Faulty::to(store)).collect();
         let sidecars = links.iter().map(|link| {
             let url = url(link.addr);
             let tables = Tables {
                 store_url: Some(&url),
+                store: lines,
                 // Faults last longer than a lease: what that means is part of the run.
                 rest: "[policy]\nlease = \"3s\"\nin_flight_wait = \"500ms\"",
                 ..Tables::default()
@@ -98,6 +107,14 @@ impl Replicas {
         account.settle(ledger);
         account
     }
+
+    fn nothing_is_wrong(&self, store: &str, ledger: &Ledger, seed: u64, nemesis: &mut Nemesis) {
+        let account = self.run(ledger, seed, nemesis);
+        account.print(store);
+        account.nothing_twice();
+        account.nothing_changed();
+        account.nothing_stuck();
+    }
 }
 
 #[test]
@@ -108,16 +125,59 @@ fn a_redis_that_keeps_what_it_acknowledged_executes_nothing_twice() {
     };
     let ledger = Ledger::start();
     let store = redis.addr();
-    let replicas = Replicas::start(ledger.addr(), store, |link| format!("redis://{link}"));
+    let replicas = Replicas::start(ledger.addr(), store, "", |link| format!("redis://{link}"));
     let redis = Arc::new(std::sync::Mutex::new(redis));
     let mut nemesis = Nemesis::new(1, move || {
         let mut redis = redis.lock().unwrap();
         redis.kill();
         redis.restart(&arguments);
     });
-    let account = replicas.run(&ledger, 1, &mut nemesis);
-    account.print("Redis, appendfsync always");
-    account.nothing_twice();
-    account.nothing_changed();
-    account.nothing_stuck();
+    replicas.nothing_is_wrong("Redis, appendfsync always", &ledger, 1, &mut nemesis);
+}
+
+/// Neither server has a disk: what the replica confirmed is all there is after each failover.
+#[test]
+fn a_redis_whose_replica_confirms_executes_nothing_twice() {
+    let Some(first) = master(&["--save", ""]) else {
+        return;
+    };
+    let second = replica_of(first.addr(), &["--save", ""]).unwrap();
+    let ledger = Ledger::start();
+    let lines = "wait_replicas = 1\ntimeout = \"500ms\"";
+    let url = |link| format!("redis://{link}");
+    let replicas = Replicas::start(ledger.addr(), first.addr(), lines, url);
+    let links = replicas.links.clone();
+    let mut servers = [first, second];
+    let mut nemesis = Nemesis::new(2, move || {
+        servers[0].kill();
+        servers.swap(0, 1);
+        let [master, replica] = &mut servers;
+        master.cli(&["REPLICAOF", "NO", "ONE"]);
+        for link in &links {
+            link.redirect(master.addr());
+        }
+        replica.restart(&[]);
+        let (ip, port) = (master.addr().ip(), master.addr().port());
+        replica.cli(&["REPLICAOF", &ip.to_string(), &port.to_string()]);
+        eventually("the replica has caught up", || {
+            replica.info("master_link_status") == "up"
+        });
+    });
+    replicas.nothing_is_wrong("Redis, a replica confirms", &ledger, 2, &mut nemesis);
+}
+
+#[test]
+fn a_postgresql_that_crashes_executes_nothing_twice() {
+    let Some(server) = Postgres::start(&["fsync=on"]) else {
+        return;
+    };
+    let ledger = Ledger::start();
+    let url = |link| format!("postgres://app@{link}/postgres");
+    let replicas = Replicas::start(ledger.addr(), server.addr(), "", url);
+    let mut server = server;
+    let mut nemesis = Nemesis::new(3, move || {
+        server.crash();
+        server.restart(&[]);
+    });
+    replicas.nothing_is_wrong("PostgreSQL", &ledger, 3, &mut nemesis);
 }

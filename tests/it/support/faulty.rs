@@ -1,8 +1,8 @@
 //! A TCP proxy that breaks what goes through it: between a sidecar and its store.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -34,7 +34,7 @@ pub enum Fault {
 pub struct Faulty {
     pub addr: SocketAddr,
     fault: Arc<watch::Sender<Fault>>,
-    target: SocketAddr,
+    target: Arc<Mutex<SocketAddr>>,
     left: Arc<AtomicU64>,
 }
 
@@ -51,7 +51,7 @@ impl Faulty {
         let proxy = Self {
             addr: listener.local_addr().unwrap(),
             fault: Arc::new(watch::Sender::new(Fault::None)),
-            target,
+            target: Arc::new(Mutex::new(target)),
             left: Arc::new(AtomicU64::new(0)),
         };
         let serving = proxy.clone();
@@ -80,11 +80,17 @@ impl Faulty {
         self.fault.send_replace(fault);
     }
 
+    /// New connections go there, as behind a name that is given to another server.
+    pub fn redirect(&self, target: SocketAddr) {
+        *self.target.lock().unwrap() = target;
+    }
+
     async fn carry(self, near: TcpStream) {
         if *self.fault.borrow() == Fault::Refuses {
             return;
         }
-        let Ok(far) = TcpStream::connect(self.target).await else {
+        let target = *self.target.lock().unwrap();
+        let Ok(far) = TcpStream::connect(target).await else {
             return;
         };
         near.set_nodelay(true).unwrap();
