@@ -40,7 +40,7 @@ impl Replicas {
     fn start(
         upstream: SocketAddr,
         store: SocketAddr,
-        lines: &str,
+        settings: &str,
         url: impl Fn(SocketAddr) -> String,
     ) -> Self {
         let links: Vec<_> = (0..3).map(|_| Faulty::to(store)).collect();
@@ -48,7 +48,7 @@ impl Replicas {
             let url = url(link.addr);
             let tables = Tables {
                 store_url: Some(&url),
-                store: lines,
+                store: settings,
                 // Faults last longer than a lease: what that means is part of the run.
                 rest: "[policy]\nlease = \"3s\"\nin_flight_wait = \"500ms\"",
                 ..Tables::default()
@@ -143,9 +143,9 @@ fn a_redis_whose_replica_confirms_executes_nothing_twice() {
     };
     let second = replica_of(first.addr(), &["--save", ""]).unwrap();
     let ledger = Ledger::start();
-    let lines = "wait_replicas = 1\ntimeout = \"500ms\"";
+    let settings = "wait_replicas = 1\ntimeout = \"500ms\"";
     let url = |link| format!("redis://{link}");
-    let replicas = Replicas::start(ledger.addr(), first.addr(), lines, url);
+    let replicas = Replicas::start(ledger.addr(), first.addr(), settings, url);
     let links = replicas.links.clone();
     let mut servers = [first, second];
     let mut nemesis = Nemesis::new(2, move || {
