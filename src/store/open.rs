@@ -111,7 +111,7 @@ impl Stores {
     }
 
     /// Removes at most `limit` expired records and says how many. A file takes 1,000 at once at
-    /// most, and so does PostgreSQL as one transaction, so ask for no more; call again at once while it answers `limit`, and else now and
+    /// most, and so does PostgreSQL; call again at once while it answers as many, and else now and
     /// then. Redis expires by itself.
     pub async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         match self {

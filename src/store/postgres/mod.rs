@@ -44,6 +44,8 @@ pub use schema::sql;
 
 /// How long a sweep or a check may take.
 const DUTY: Duration = Duration::from_secs(5);
+/// Records removed in one transaction at most, whatever is asked.
+const SWEEP_BATCH: usize = 1_000;
 
 /// Records in a PostgreSQL, for one process. See the module.
 #[derive(Debug)]
@@ -130,7 +132,7 @@ impl PostgresStores {
     pub async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         self.in_time(async {
             let mut lent = self.shared.pool.lend().await?;
-            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let limit = i64::try_from(limit.min(SWEEP_BATCH)).unwrap_or(1);
             let arguments: [Argument<'_>; 1] = [(&limit, Type::INT8)];
             let removed = lent.execute(statements::SWEEP, &arguments).await?;
             usize::try_from(removed).map_err(|_| errors::odd("a sweep"))

@@ -8,6 +8,7 @@ mod proxy;
 mod records;
 mod refusals;
 mod security;
+mod sweeps;
 mod tiered;
 mod wakeups;
 
