@@ -80,6 +80,8 @@ CALLS = [
     ("not there", "/missing", []),
     ("POST that is not allowed", "/file.txt", ["-d", "a=b"]),
     ("POST without content", "/empty", ["-d", "a=b"]),
+    ("reset content", "/reset", []),
+    ("POST and reset content", "/reset", ["-d", "a=b"]),
     ("POST with cookies", "/teapot", ["-F", "field=value"]),
 ]
 

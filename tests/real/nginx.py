@@ -51,6 +51,7 @@ http {{
     location /dav/ {{ dav_methods PUT DELETE MKCOL MOVE COPY; create_full_put_path on; }}
     location /small/ {{ client_max_body_size 1k; dav_methods PUT; }}
     location = /empty {{ return 204; }}
+    location = /reset {{ return 205; }}
     location = /teapot {{ add_header Set-Cookie a=1 always; add_header Set-Cookie b=2 always; return 418 "short\\n"; }}
     location = /see {{ return 303 /file.txt; }}
     location = /latin {{ add_header X-Latin "caf{latin}"; return 200 "x"; }}
