@@ -2,13 +2,13 @@
 //! once, and meanwhile nobody is given a key that only seems to be free.
 
 use std::net::SocketAddr;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
-use crate::support::client::{get, pay};
+use crate::support::client::{Answer, get, pay};
 use crate::support::eventually;
 use crate::support::redis::{Redis, least_rights};
 use crate::support::sidecar::{Plan, Sidecar, Tables};
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{Gate, Upstream};
 
 /// No renewal is due while a test runs: what is written again is so because of the loss.
 const LONG: &str = "[policy]\nlease = \"10m\"\nin_flight_wait = \"0s\"";
@@ -30,36 +30,71 @@ fn is_held_off(sidecar: &Sidecar) -> bool {
         .contains("holding off for")
 }
 
-/// What must follow a loss, seen by two replicas of the proxy.
-pub fn nothing_runs_twice(url: &str, lose: impl FnOnce()) {
-    let (gate, upstream) = Upstream::gated();
-    let [a, b] = [(); 2].map(|()| start(upstream.addr, url, "10m"));
-    let addr = a.addr;
-    let first = thread::spawn(move || pay(addr, "k", "x"));
-    upstream.wait_calls(1);
-    lose();
-    for sidecar in [&a, &b] {
-        let line = sidecar.wait_log("\"event\":\"memory_lost\"");
-        assert!(line.contains("\"hold_off_s\":"), "{line}");
-        sidecar.wait_metric("retrysafe_memory_lost_total", |times| times >= 1);
+/// Two replicas of the proxy, a request that one of them runs, and what must follow a loss.
+struct Scene {
+    url: String,
+    upstream: Upstream,
+    gate: Gate,
+    pair: [Sidecar; 2],
+    first: JoinHandle<Answer>,
+}
+
+impl Scene {
+    fn lose(url: &str, lose: impl FnOnce()) -> Self {
+        let (gate, upstream) = Upstream::gated();
+        let pair = [(); 2].map(|()| start(upstream.addr, url, "10m"));
+        let addr = pair[0].addr;
+        let first = thread::spawn(move || pay(addr, "k", "x"));
+        upstream.wait_calls(1);
+        lose();
+        for sidecar in &pair {
+            let line = sidecar.wait_log("\"event\":\"memory_lost\"");
+            assert!(line.contains("\"hold_off_s\":"), "{line}");
+            sidecar.wait_metric("retrysafe_memory_lost_total", |times| times >= 1);
+        }
+        pair[0].wait_metric("retrysafe_reasserted_total", |records| records == 1);
+        let retry = pay(pair[1].addr, "k", "x");
+        assert_eq!(retry.code(), "idempotency_request_in_progress");
+        let other = pay(pair[1].addr, "other", "x");
+        assert_eq!(other.code(), "idempotency_store_unavailable");
+        eventually("the hold-off is shown", || is_held_off(&pair[1]));
+        Self {
+            url: url.to_owned(),
+            upstream,
+            gate,
+            pair,
+            first,
+        }
     }
-    a.wait_metric("retrysafe_reasserted_total", |records| records == 1);
-    let retry = pay(b.addr, "k", "x");
-    assert_eq!(retry.code(), "idempotency_request_in_progress");
-    let other = pay(b.addr, "other", "x");
-    assert_eq!(other.code(), "idempotency_store_unavailable");
-    eventually("the hold-off is shown", || is_held_off(&b));
-    // Whoever starts meanwhile knows no store but this one, and is told all the same.
-    let late = start(upstream.addr, url, "10m");
-    let early = pay(late.addr, "other", "x");
-    assert_eq!(early.code(), "idempotency_store_unavailable");
-    gate.open();
-    let paid = first.join().unwrap();
-    assert_eq!(paid.status, 201);
-    let again = pay(late.addr, "k", "x");
-    assert!(again.is_replay(), "{}", again.text());
-    assert_eq!(again.text(), paid.text());
-    assert_eq!(upstream.calls(), 1);
+
+    /// Whoever starts meanwhile knows no store but this one, and is told all the same.
+    fn who_starts_late_learns_it(&self) {
+        let late = start(self.upstream.addr, &self.url, "10m");
+        let early = pay(late.addr, "other", "x");
+        assert_eq!(early.code(), "idempotency_store_unavailable");
+    }
+
+    fn nothing_ran_twice(self) {
+        self.gate.open();
+        let paid = self.first.join().unwrap();
+        assert_eq!(paid.status, 201);
+        let again = pay(self.pair[1].addr, "k", "x");
+        assert!(again.is_replay(), "{}", again.text());
+        assert_eq!(again.text(), paid.text());
+        assert_eq!(self.upstream.calls(), 1);
+    }
+}
+
+/// The whole of it.
+pub fn nothing_runs_twice(url: &str, lose: impl FnOnce()) {
+    let scene = Scene::lose(url, lose);
+    scene.who_starts_late_learns_it();
+    scene.nothing_ran_twice();
+}
+
+/// In a cluster nobody tells those who start later.
+pub fn nothing_runs_twice_in_a_cluster(url: &str, lose: impl FnOnce()) {
+    Scene::lose(url, lose).nothing_ran_twice();
 }
 
 #[test]

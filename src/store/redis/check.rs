@@ -12,6 +12,7 @@ use super::address::Place;
 use super::connection::Slot;
 use super::info::Info;
 use super::link::{End, Finder, Target};
+use super::mark::Watch;
 use crate::store::{OpenError, StoreError};
 
 /// Replicas looked at for one master; there are a handful.
@@ -86,7 +87,7 @@ impl RedisStores {
         let target = Target {
             access: Arc::clone(&self.shared.target.access),
             finder: Finder::Fixed(end.clone()),
-            mark: None,
+            watch: Watch::Nobody,
         };
         let slot = Slot::new(Arc::new(target));
         let live = slot.live().await?;

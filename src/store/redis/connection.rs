@@ -129,12 +129,9 @@ impl Slot {
 
     /// Whether it is still the store it was.
     pub(super) async fn look(&self) -> Result<(), StoreError> {
-        let Some(mark) = &self.target.mark else {
-            return Ok(());
-        };
         let live = self.live().await?;
         let run_id = live.info.run_id.as_deref();
-        let looked = mark.look(&live.connection, run_id).await;
+        let looked = self.target.watch.look(&live.connection, run_id).await;
         if looked.is_err() {
             self.give_up(&live);
         }
@@ -214,9 +211,10 @@ impl Live {
             _ => {}
         }
         let info = Info::read(&said);
-        if let Some(mark) = &target.mark {
-            mark.look(&connection, info.run_id.as_deref()).await?;
-        }
+        target
+            .watch
+            .look(&connection, info.run_id.as_deref())
+            .await?;
         Ok(Self {
             connection,
             driver,

@@ -7,6 +7,7 @@ use super::address::Place;
 use super::connection::Slot;
 use super::info::Info;
 use super::link::{End, Finder, Target};
+use super::mark::Watch;
 use crate::store::StoreError;
 use crate::store::tier::{Guarantee, Persistence, RedisFacts, Tier, of_redis};
 
@@ -47,7 +48,7 @@ impl RedisStores {
         let target = Target {
             access: self.shared.target.access.clone(),
             finder: Finder::Fixed(end.clone()),
-            mark: None,
+            watch: Watch::Nobody,
         };
         let slot = Slot::new(std::sync::Arc::new(target));
         let live = slot.live().await?;

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::address::{Address, Place, Way};
 use super::cluster::Cluster;
 use super::errors;
-use super::mark::Mark;
+use super::mark::Watch;
 use super::sentinel::Sentinels;
 use crate::store::{OpenError, StoreError, StoreErrorKind};
 use crate::tls::{Certificates, ClientSettings, Connector, Live, Offers};
@@ -188,8 +188,8 @@ pub(super) enum Finder {
 pub(super) struct Target {
     pub(super) access: Arc<Access>,
     pub(super) finder: Finder,
-    /// Whether it is still the same store; `None`: nobody looks.
-    pub(super) mark: Option<Arc<Mark>>,
+    /// Whether it is still the same store.
+    pub(super) watch: Watch,
 }
 
 impl Target {

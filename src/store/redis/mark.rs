@@ -8,7 +8,8 @@
 //! It is looked at when a connection is made and each second. Invariant: whoever sends a claim over
 //! a new connection has looked before.
 //!
-//! Deliberately absent: clusters, whose nodes lose their memory one by one.
+//! The nodes of a cluster lose their memory one by one and have no key in common: there a node that was
+//! started anew, or a replica that keeps slots by now, is all that is noticed (`Watch::Node`).
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +18,41 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
+use super::address::Place;
+use super::cluster::Cluster;
 use super::errors;
 use crate::store::StoreError;
 use crate::store::loss::Loss;
 use crate::store::vault;
+
+/// What is looked at when a connection stands.
+#[derive(Debug)]
+pub(super) enum Watch {
+    /// Nothing.
+    Nobody,
+    Store(Arc<Mark>),
+    /// This node of a cluster.
+    Node(Arc<Cluster>, Place),
+}
+
+impl Watch {
+    pub(super) async fn look(
+        &self,
+        connection: &MultiplexedConnection,
+        run_id: Option<&str>,
+    ) -> Result<(), StoreError> {
+        match self {
+            Self::Nobody => Ok(()),
+            Self::Store(mark) => mark.look(connection, run_id).await,
+            Self::Node(cluster, place) => {
+                if let Some(run_id) = run_id {
+                    cluster.met(place, run_id);
+                }
+                Ok(())
+            }
+        }
+    }
+}
 
 /// What one process knows of its Redis.
 #[derive(Debug)]

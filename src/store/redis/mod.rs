@@ -48,9 +48,8 @@ pub use address::{REDIS_SCHEMES, WrongUrl, check_redis_url, host_and_port};
 pub(super) use cache::{CacheHandle, Look, RedisCache};
 use cluster::Cluster;
 use confirmed::Replicas;
-use connection::Slot;
 use link::{Access, End, Finder, Target};
-use mark::Mark;
+use mark::{Mark, Watch};
 use route::Route;
 use scripts::Scripts;
 use sentinel::Sentinels;
@@ -65,7 +64,7 @@ pub struct RedisStores {
     replicas: Option<Replicas>,
     certificates: Option<Box<Certificates<ClientSettings>>>,
     /// Looks whether it is still the same store.
-    watcher: Slot,
+    watcher: Route,
 }
 
 #[derive(Debug)]
@@ -115,9 +114,7 @@ impl RedisStores {
         })?;
         let shown = settings.url.to_string();
         let loss = Loss::new(settings.hold_off);
-        // Nodes of a cluster lose their memory one by one.
-        let is_cluster = matches!(address.way, Way::Cluster(_));
-        let mark = Mark::new(&settings.namespace, Arc::clone(&loss)).filter(|_| !is_cluster);
+        let mark = Mark::new(&settings.namespace, Arc::clone(&loss));
         let (access, certificates) = Access::new(&address, shown, settings.timeout, &settings.tls)?;
         let access = Arc::new(access);
         let finder = match address.way {
@@ -126,12 +123,17 @@ impl RedisStores {
             Way::Sentinels { places, master } => {
                 Finder::Sentinels(Sentinels::new(Arc::clone(&access), places, master))
             }
-            Way::Cluster(seeds) => Finder::AnyNode(Cluster::new(Arc::clone(&access), seeds)),
+            Way::Cluster(seeds) => {
+                Finder::AnyNode(Cluster::new(Arc::clone(&access), seeds, Arc::clone(&loss)))
+            }
         };
         let target = Arc::new(Target {
             access,
+            watch: match mark {
+                Some(mark) if !matches!(finder, Finder::AnyNode(_)) => Watch::Store(mark),
+                _ => Watch::Nobody,
+            },
             finder,
-            mark,
         });
         let prefix = prefix(&settings.namespace).into();
         Ok(Self {
@@ -139,7 +141,7 @@ impl RedisStores {
             replicas: (settings.wait_replicas > 0)
                 .then(|| Replicas::new(settings.wait_replicas, settings.timeout)),
             certificates: certificates.map(Box::new),
-            watcher: Slot::new(Arc::clone(&target)),
+            watcher: Route::new(&target, None),
             shared: Arc::new(Shared {
                 loss,
                 namespace: settings.namespace.clone(),
@@ -203,7 +205,7 @@ fn single(store: &StoreUrl, timeout: Duration) -> Option<Target> {
     Some(Target {
         access: Arc::new(access),
         finder: Finder::Fixed(end),
-        mark: None,
+        watch: Watch::Nobody,
     })
 }
 

@@ -17,6 +17,7 @@ use super::confirmed::Replicas;
 use super::connection::{Slot, Trouble};
 use super::errors;
 use super::link::{Access, End, Finder, Target};
+use super::mark::Watch;
 use super::node::Node;
 use crate::store::StoreError;
 
@@ -117,6 +118,26 @@ impl Route {
         }
     }
 
+    /// Whether every server is still the one it was.
+    pub(super) async fn look(&self) -> Result<(), StoreError> {
+        let nodes = match self {
+            Self::One(node) => return node.plain().look().await,
+            Self::Cluster(nodes) => nodes,
+        };
+        let mut looks = JoinSet::new();
+        for place in nodes.cluster.masters().await? {
+            let node = nodes.hop(place, false).node;
+            looks.spawn(async move { node.plain().look().await });
+        }
+        let all = looks.join_all().await;
+        let looked: Result<(), StoreError> = all.into_iter().collect();
+        if looked.is_err() {
+            // A replica may keep its slots by now.
+            nodes.cluster.doubted();
+        }
+        looked
+    }
+
     /// Whether anybody is there.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         let nodes = match self {
@@ -153,7 +174,7 @@ impl Nodes {
             let target = Target {
                 access: Arc::clone(&self.access),
                 finder: Finder::Fixed(End::Server(place.clone())),
-                mark: None,
+                watch: Watch::Node(Arc::clone(&self.cluster), place.clone()),
             };
             let node = Arc::new(Node::new(&Arc::new(target), self.replicas.as_ref()));
             met.insert(place.clone(), Arc::clone(&node));

@@ -9,7 +9,7 @@ use std::thread;
 
 use tokio::time::Instant;
 
-use crate::losses::nothing_runs_twice;
+use crate::losses::{nothing_runs_twice, nothing_runs_twice_in_a_cluster};
 use crate::support::client::pay;
 use crate::support::cut::Link;
 use crate::support::redis::Redis;
@@ -217,4 +217,39 @@ fn a_lost_node_of_a_cluster_runs_nothing_twice() {
         cluster.nodes[0].restart(&[]);
     });
     judge(&endings, &upstream, &pair);
+}
+
+#[test]
+fn a_cluster_whose_nodes_come_back_empty_is_noticed_and_runs_nothing_twice() {
+    let Some(mut cluster) = Cluster::start(0, &["--save", ""]) else {
+        return;
+    };
+    let url = cluster.url();
+    nothing_runs_twice_in_a_cluster(&url, || {
+        for node in &mut cluster.nodes {
+            node.kill();
+            node.restart(&[]);
+        }
+    });
+}
+
+#[test]
+fn a_replica_of_a_cluster_that_lacks_a_claim_is_noticed_and_runs_nothing_twice() {
+    let Some(mut cluster) = Cluster::start(1, &[]) else {
+        return;
+    };
+    let url = cluster.url();
+    nothing_runs_twice_in_a_cluster(&url, || {
+        let with_it = |node: &Redis| !node.records_of("test").is_empty();
+        let keeper = cluster.nodes[..3].iter().position(with_it).unwrap();
+        // As if it had been lost with the link.
+        cluster.nodes[keeper].cli(&["FLUSHALL"]);
+        eventually("the replica has no record", || {
+            !with_it(&cluster.nodes[keeper + 3])
+        });
+        cluster.nodes[keeper].kill();
+        eventually("its replica is promoted", || {
+            cluster.nodes[keeper + 3].info("role") == "master"
+        });
+    });
 }

@@ -9,7 +9,7 @@
 
 mod table;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::address::Place;
 use super::errors;
 use super::link::{Access, End};
+use crate::store::loss::Loss;
 use crate::store::{StoreError, StoreErrorKind};
 use table::Table;
 pub(super) use table::{Redirection, slot_of};
@@ -33,6 +34,7 @@ pub(super) struct Cluster {
     access: Arc<Access>,
     seeds: Vec<Place>,
     known: Mutex<Known>,
+    loss: Arc<Loss>,
 }
 
 #[derive(Debug, Default)]
@@ -43,16 +45,21 @@ struct Known {
     asked_at: Option<Instant>,
     /// Whom to ask first the next time.
     turn: usize,
+    /// Who kept slots when the table was last asked for.
+    asked: Vec<Place>,
+    /// What each node said of itself when it was last connected to.
+    runs: HashMap<Place, String>,
 }
 
 type Asked = Option<Result<(), StoreError>>;
 
 impl Cluster {
-    pub(super) fn new(access: Arc<Access>, seeds: Vec<Place>) -> Arc<Self> {
+    pub(super) fn new(access: Arc<Access>, seeds: Vec<Place>, loss: Arc<Loss>) -> Arc<Self> {
         Arc::new(Self {
             access,
             seeds,
             known: Mutex::default(),
+            loss,
         })
     }
 
@@ -109,6 +116,20 @@ impl Cluster {
         candidates.into_iter().next()
     }
 
+    /// A node was connected to: one that was started anew may have forgotten what it kept.
+    pub(super) fn met(&self, place: &Place, run_id: &str) {
+        let before = self.known().runs.insert(place.clone(), run_id.to_owned());
+        if before.is_some_and(|before| before != run_id) {
+            self.lost("a node of the cluster was started anew");
+        }
+    }
+
+    fn lost(&self, how: &'static str) {
+        if self.loss.is_watched() && !self.loss.is_lossless() {
+            self.loss.notice(how);
+        }
+    }
+
     /// A node says that another one keeps the slot.
     pub(super) fn moved(self: &Arc<Self>, slot: u16, place: &Place) {
         self.known().table.note(slot, place);
@@ -155,7 +176,18 @@ impl Cluster {
             let found = cluster.table(candidates, &before).await;
             let mut known = cluster.known();
             known.asked_at = Some(Instant::now());
-            let asked = found.map(|table| known.table = table);
+            let asked = found.map(|table| {
+                if table.has_promoted(&known.asked) {
+                    cluster.lost("a replica of the cluster took over");
+                }
+                let Table {
+                    masters, replicas, ..
+                } = &table;
+                let is_there = |place: &Place| masters.contains(place) || replicas.contains(place);
+                known.runs.retain(|place, _| is_there(place));
+                known.asked.clone_from(masters);
+                known.table = table;
+            });
             drop(known);
             done.send_replace(Some(asked));
         });

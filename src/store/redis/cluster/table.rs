@@ -64,6 +64,14 @@ impl Table {
         self.ids.intersection(&before.ids).count() * 2 >= before.ids.len()
     }
 
+    /// Whether somebody took the place of another who kept slots `before`: a replica, most likely.
+    /// Nodes do not tell of replicas that have received nothing yet.
+    pub(super) fn has_promoted(&self, before: &[Place]) -> bool {
+        let is_new = |master: &Place| !before.contains(master);
+        let is_gone = |master: &Place| !self.masters.contains(master);
+        self.masters.iter().any(is_new) && before.iter().any(is_gone)
+    }
+
     pub(super) fn note(&mut self, slot: u16, place: &Place) {
         let known = self.masters.iter().position(|known| known == place);
         let number = known.unwrap_or(self.masters.len());
@@ -296,5 +304,22 @@ mod tests {
     #[test]
     fn who_was_taken_out_of_its_cluster_has_no_table() {
         assert!(Table::read(&parsed("*0\r\n"), &place("h", 1)).is_none());
+    }
+
+    #[test]
+    fn who_takes_the_place_of_another_was_promoted() {
+        let keeps = |hosts: &[&str]| {
+            let mut table = Table::default();
+            for (slot, host) in (0..).zip(hosts) {
+                table.note(slot, &place(host, 1));
+            }
+            table
+        };
+        let before = keeps(&["a", "b"]).masters;
+        assert!(keeps(&["a", "c"]).has_promoted(&before));
+        assert!(!keeps(&["b", "a"]).has_promoted(&before));
+        assert!(!keeps(&["a", "b", "c"]).has_promoted(&before), "it grew");
+        assert!(!keeps(&["a"]).has_promoted(&before), "it shrank");
+        assert!(!keeps(&["a"]).has_promoted(&[]), "the first table");
     }
 }
