@@ -243,6 +243,19 @@ fn a_malformed_request_is_refused_and_never_passed_on() {
     is_well(&sidecar, &upstream);
 }
 
+/// The beginning of a connection whose streams take so many octets at first, and a GET.
+fn get_with_window(octets: u32) -> Vec<u8> {
+    let window = [&4_u16.to_be_bytes()[..], &octets.to_be_bytes()].concat();
+    let get = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":authority", "api.test"),
+        (":path", "/"),
+    ];
+    let head = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&get));
+    [PREFACE, &frame(SETTINGS, 0, 0, &window), &head].concat()
+}
+
 /// R30: its window is closed and it reads nothing, so nobody would ever notice by the socket.
 #[test]
 fn a_client_that_takes_nothing_of_its_answer_is_dropped() {
@@ -257,16 +270,7 @@ fn a_client_that_takes_nothing_of_its_answer_is_dropped() {
     };
     let sidecar = Plan::new(upstream.addr, &tables).start();
     let mut client = Client::connect(sidecar.addr);
-    let no_window = [&4_u16.to_be_bytes()[..], &0_u32.to_be_bytes()].concat();
-    let mut octets = [PREFACE, &frame(SETTINGS, 0, 0, &no_window)].concat();
-    let get = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":authority", "api.test"),
-        (":path", "/"),
-    ];
-    octets.extend(frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&get)));
-    client.write(&octets);
+    client.write(&get_with_window(0));
     let answered = frames(&mut client, |kind, _, stream| {
         kind == HEADERS && stream == 1
     });
@@ -292,16 +296,7 @@ fn a_slow_client_over_http_2_is_not_dropped_as_long_as_it_takes_something() {
     };
     let sidecar = Plan::new(upstream.addr, &tables).start();
     let mut client = Client::connect(sidecar.addr);
-    let small = [&4_u16.to_be_bytes()[..], &1_u32.to_be_bytes()].concat();
-    let mut octets = [PREFACE, &frame(SETTINGS, 0, 0, &small)].concat();
-    let get = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":authority", "api.test"),
-        (":path", "/"),
-    ];
-    octets.extend(frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&get)));
-    client.write(&octets);
+    client.write(&get_with_window(1));
     let mut taken = 0;
     while taken < 20 {
         let pieces = frames(&mut client, |kind, _, _| kind == DATA);

@@ -144,16 +144,18 @@ fn a_lost_master_under_sentinels_runs_nothing_twice() {
     judge(&endings, &upstream, &pair);
 }
 
+/// A master whose replica hears of it over a link that can be cut.
+fn linked() -> Option<(Link, Sentineled)> {
+    let first = master(&[])?;
+    let link = Link::to(first.addr());
+    let replica = replica_of(link.addr, &[])?;
+    let group = Sentineled::over([first, replica], None)?;
+    Some((link, group))
+}
+
 #[test]
 fn a_master_that_was_cut_off_and_lost_runs_nothing_twice() {
-    let Some(first) = master(&[]) else {
-        return;
-    };
-    let link = Link::to(first.addr());
-    let Some(replica) = replica_of(link.addr, &[]) else {
-        return;
-    };
-    let Some(group) = Sentineled::over([first, replica], None) else {
+    let Some((link, group)) = linked() else {
         return;
     };
     let url = group.url();
@@ -178,14 +180,7 @@ fn a_master_that_was_cut_off_and_lost_runs_nothing_twice() {
 
 #[test]
 fn a_failover_that_lost_a_claim_is_noticed_and_runs_nothing_twice() {
-    let Some(first) = master(&[]) else {
-        return;
-    };
-    let link = Link::to(first.addr());
-    let Some(replica) = replica_of(link.addr, &[]) else {
-        return;
-    };
-    let Some(mut group) = Sentineled::over([first, replica], None) else {
+    let Some((link, mut group)) = linked() else {
         return;
     };
     let url = group.url();
