@@ -136,3 +136,27 @@ fn a_store_not_yet_known_gives_out_nothing_where_a_tier_is_required() {
     assert_eq!(upstream.calls(), 0);
     sidecar.wait_metric("retrysafe_store_tier", |tier| tier == 1);
 }
+
+#[test]
+fn with_a_synchronous_standby_the_loss_of_the_primary_loses_nothing() {
+    let Some(mut primary) = Postgres::start(&["fsync=on"]) else {
+        return;
+    };
+    let standby = primary.with_standby();
+    finds(&doctor(&primary.url(), ""), "T5");
+    let required = "[policy]\nrequire_tier = \"T5\"\n";
+    let upstream = Upstream::counting();
+    let before = on_postgres(upstream.addr, &primary, required).start();
+    let paid = pay(before.addr, "k1", "{}");
+    assert_eq!(paid.status, 201);
+    primary.crash();
+    standby.promote();
+    // Alone it is less than is required.
+    let (exit, text) = on_postgres(upstream.addr, &standby, required).fails();
+    assert_eq!(exit, 78, "{text}");
+    let after = on_postgres(upstream.addr, &standby, "").start();
+    let again = pay(after.addr, "k1", "{}");
+    assert!(again.is_replay(), "{}", again.text());
+    assert_eq!(again.text(), paid.text());
+    assert_eq!(upstream.calls(), 1);
+}

@@ -6,6 +6,7 @@ pub mod cut;
 pub mod faulty;
 pub mod pgbouncer;
 pub mod postgres;
+mod postgres_standby;
 pub mod redis;
 pub mod redis_cluster;
 pub mod redis_groups;

@@ -119,12 +119,12 @@ fn template(binaries: &Path) -> Arc<TempDir> {
 /// A running server.
 #[derive(Debug)]
 pub struct Postgres {
-    binaries: PathBuf,
-    folder: TempDir,
-    addr: SocketAddr,
-    settings: Vec<String>,
-    process: Child,
-    _template: Arc<TempDir>,
+    pub(super) binaries: PathBuf,
+    pub(super) folder: TempDir,
+    pub(super) addr: SocketAddr,
+    pub(super) settings: Vec<String>,
+    pub(super) process: Child,
+    pub(super) template: Arc<TempDir>,
 }
 
 impl Postgres {
@@ -150,7 +150,7 @@ impl Postgres {
                 addr,
                 settings: settings.clone(),
                 process,
-                _template: template,
+                template,
             };
             if server.came_up() {
                 return Some(server);
@@ -276,7 +276,7 @@ impl Postgres {
         assert!(done.success());
     }
 
-    fn came_up(&mut self) -> bool {
+    pub(super) fn came_up(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let state = self.data().join("postmaster.pid");
         let own = self.process.id().to_string();
@@ -307,7 +307,12 @@ impl Drop for Postgres {
     }
 }
 
-fn spawn(binaries: &Path, folder: &Path, addr: SocketAddr, settings: &[String]) -> Child {
+pub(super) fn spawn(
+    binaries: &Path,
+    folder: &Path,
+    addr: SocketAddr,
+    settings: &[String],
+) -> Child {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
