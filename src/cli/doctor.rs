@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CONFIG, FAILED, OK, UNAVAILABLE};
+use super::{FAILED, OK, UNAVAILABLE};
 use crate::clock::SystemClock;
 use crate::config::{Config, Environment};
 use crate::store::tier::{self, Guarantee};
-use crate::store::{OpenError, Settings, StoreUrl, Stores};
+use crate::store::{Settings, StoreUrl, Stores};
 
 /// Answers the exit code.
 pub(super) fn doctor(path: Option<&Path>, env: &Environment) -> u8 {
@@ -48,20 +48,14 @@ async fn ask(config: &Config) -> Result<(Guarantee, Vec<String>), u8> {
         ..config.store.clone()
     };
     let stores = Stores::open(&settings, Arc::new(SystemClock), Arc::new(|_| {}));
-    let stores = stores.map_err(|error| said(&error))?;
-    let warnings = stores.check().await.map_err(|error| said(&error))?;
+    let stores = stores.map_err(|error| super::not_open(&error))?;
+    let warnings = stores
+        .check()
+        .await
+        .map_err(|error| super::not_open(&error))?;
     let Some(found) = stores.guarantee().await else {
         eprintln!("retrysafe: the store cannot be asked how it keeps records");
         return Err(UNAVAILABLE);
     };
     Ok((found, warnings))
-}
-
-fn said(error: &OpenError) -> u8 {
-    eprintln!("retrysafe: {error}");
-    match error {
-        OpenError::Unfit(_) => CONFIG,
-        OpenError::InUse(_) => FAILED,
-        OpenError::Unreachable(_) => UNAVAILABLE,
-    }
 }

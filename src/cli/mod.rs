@@ -22,6 +22,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::store::OpenError;
+
 /// Done.
 pub const OK: u8 = 0;
 /// Ran and failed.
@@ -150,4 +152,14 @@ fn runtime() -> Result<tokio::runtime::Runtime, u8> {
             eprintln!("retrysafe: no runtime: {error}");
             FAILED
         })
+}
+
+/// Says why the store cannot be used; the exit code of that.
+fn not_open(error: &OpenError) -> u8 {
+    eprintln!("retrysafe: {error}");
+    match error {
+        OpenError::Unfit(_) => CONFIG,
+        OpenError::InUse(_) => FAILED,
+        OpenError::Unreachable(_) => UNAVAILABLE,
+    }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
-use super::{CONFIG, FAILED, OK, UNAVAILABLE, USAGE};
+use super::{OK, USAGE};
 use crate::clock::SystemClock;
 use crate::config::Environment;
-use crate::store::{OpenError, Stores, postgres};
+use crate::store::{Stores, postgres};
 
 /// What to do with the store.
 #[derive(Debug, Subcommand)]
@@ -42,7 +42,7 @@ pub(super) fn store(path: Option<&Path>, env: &Environment, command: &StoreComma
     let created = super::load_to_ask(path, env).and_then(|loaded| {
         let wake = Arc::new(|_| {});
         let stores = Stores::open(&loaded.config.store, Arc::new(SystemClock), wake);
-        let stores = stores.map_err(|error| said(&error))?;
+        let stores = stores.map_err(|error| super::not_open(&error))?;
         let Some(stores) = stores.postgres() else {
             eprintln!(
                 "retrysafe: {} needs nothing created; this is for postgres:// stores",
@@ -51,22 +51,20 @@ pub(super) fn store(path: Option<&Path>, env: &Environment, command: &StoreComma
             return Err(USAGE);
         };
         super::runtime()?.block_on(async {
-            stores.init().await.map_err(|error| said(&error))?;
+            stores
+                .init()
+                .await
+                .map_err(|error| super::not_open(&error))?;
             println!("the table retrysafe_records is there: {}", stores.address());
-            for warning in stores.check().await.map_err(|error| said(&error))? {
+            for warning in stores
+                .check()
+                .await
+                .map_err(|error| super::not_open(&error))?
+            {
                 eprintln!("warning: {warning}");
             }
             Ok(OK)
         })
     });
     created.unwrap_or_else(|code| code)
-}
-
-fn said(error: &OpenError) -> u8 {
-    eprintln!("retrysafe: {error}");
-    match error {
-        OpenError::Unfit(_) => CONFIG,
-        OpenError::InUse(_) => FAILED,
-        OpenError::Unreachable(_) => UNAVAILABLE,
-    }
 }

@@ -60,7 +60,7 @@ pub(super) struct Mark {
     /// The names of the two keys.
     own: String,
     lost: String,
-    pub(super) loss: Arc<Loss>,
+    loss: Arc<Loss>,
     known: Mutex<Known>,
 }
 

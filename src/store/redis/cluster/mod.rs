@@ -22,7 +22,7 @@ use super::errors;
 use super::link::{Access, End};
 use crate::store::loss::Loss;
 use crate::store::{StoreError, StoreErrorKind};
-use table::Table;
+use table::{Ids, Table};
 pub(super) use table::{Redirection, slot_of};
 
 /// Between two questions for the table that nobody waits for.
@@ -169,7 +169,7 @@ impl Cluster {
         known.asked_at = Some(Instant::now());
         known.turn = known.turn.wrapping_add(1);
         let candidates = self.candidates(&known);
-        let before = known.table.clone();
+        let before = known.table.ids.clone();
         drop(known);
         let cluster = Arc::clone(self);
         tokio::spawn(async move {
@@ -213,7 +213,7 @@ impl Cluster {
     }
 
     /// The table of the first who has one of the cluster that was known before.
-    async fn table(&self, candidates: Vec<Place>, before: &Table) -> Result<Table, StoreError> {
+    async fn table(&self, candidates: Vec<Place>, before: &Ids) -> Result<Table, StoreError> {
         let mut last = errors::no_node();
         for place in candidates {
             match self.table_of(&place).await {

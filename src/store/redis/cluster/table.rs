@@ -9,6 +9,9 @@ use crate::store::redis::address::Place;
 /// Slots of every cluster.
 const SLOTS: usize = 16_384;
 
+/// What nodes call themselves.
+pub(super) type Ids = BTreeSet<Vec<u8>>;
+
 /// Who keeps what.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Table {
@@ -17,7 +20,7 @@ pub(super) struct Table {
     pub(super) masters: Vec<Place>,
     pub(super) replicas: Vec<Place>,
     /// What all of them call themselves; no two nodes do so alike.
-    ids: BTreeSet<Vec<u8>>,
+    pub(super) ids: Ids,
 }
 
 impl Table {
@@ -60,8 +63,8 @@ impl Table {
     /// Whether this speaks of the cluster that was known before. Nodes come and go, not most of them
     /// at once: a table of others is that of a node which joined another cluster, or has the address
     /// of one that is gone. What is recorded is not there.
-    pub(super) fn follows(&self, before: &Self) -> bool {
-        self.ids.intersection(&before.ids).count() * 2 >= before.ids.len()
+    pub(super) fn follows(&self, before: &Ids) -> bool {
+        self.ids.intersection(before).count() * 2 >= before.len()
     }
 
     /// Whether somebody took the place of another who kept slots `before`: a replica, most likely.
@@ -292,8 +295,8 @@ mod tests {
     #[test]
     fn a_table_follows_one_of_the_same_nodes_mostly() {
         let before = table(&["a", "b", "c", "d"]).unwrap();
-        let follows = |names: &[&str]| table(names).unwrap().follows(&before);
-        assert!(before.follows(&Table::default()), "whoever comes first");
+        let follows = |names: &[&str]| table(names).unwrap().follows(&before.ids);
+        assert!(before.follows(&Ids::new()), "whoever comes first");
         assert!(follows(&["a", "b", "c", "d"]));
         assert!(follows(&["b", "c"]), "half of them are gone");
         assert!(follows(&["a", "b", "x", "y", "z"]), "it grew");
