@@ -110,7 +110,11 @@ impl Duties {
                     }
                 }
                 _ = minute.tick() => self.check().await,
-                Ok(()) = losses.changed() => self.lost(*losses.borrow_and_update(), &loss),
+                Ok(()) = losses.changed() => {
+                    self.lost(*losses.borrow_and_update(), &loss);
+                    // Who starts meanwhile is told by every server.
+                    self.stores.look().await;
+                }
             }
         }
     }

@@ -32,6 +32,8 @@ pub struct Noticed {
     /// How the last one showed.
     pub how: &'static str,
     until: Option<Instant>,
+    /// The same of those that this process found itself.
+    found_until: Option<Instant>,
 }
 
 impl Loss {
@@ -61,6 +63,7 @@ impl Loss {
             noticed.times += 1;
             noticed.how = how;
             noticed.until = Some(until);
+            noticed.found_until = Some(until);
         });
     }
 
@@ -73,9 +76,13 @@ impl Loss {
 
     /// How long absent keys are still not given out.
     pub fn left(&self) -> Option<Duration> {
-        let until = self.noticed.borrow().until?;
-        let left = until.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
+        left(self.noticed.borrow().until)
+    }
+
+    /// The same of losses that this process found: what it tells others. What it was told it does not
+    /// tell again, or a hold-off would never end.
+    pub fn found_left(&self) -> Option<Duration> {
+        left(self.noticed.borrow().found_until)
     }
 
     /// To be told of each.
@@ -92,6 +99,11 @@ impl Loss {
     pub fn set_lossless(&self, lossless: bool) {
         self.lossless.store(lossless, Ordering::Release);
     }
+}
+
+fn left(until: Option<Instant>) -> Option<Duration> {
+    let left = until?.saturating_duration_since(Instant::now());
+    (!left.is_zero()).then_some(left)
 }
 
 /// What a claim of an absent key is told meanwhile.
@@ -129,6 +141,7 @@ mod tests {
         let loss = Loss::new(Duration::from_secs(20));
         loss.learnt(Duration::from_secs(7));
         assert_eq!(loss.left(), Some(Duration::from_secs(7)));
+        assert_eq!(loss.found_left(), None, "it is not told again");
         assert_eq!(loss.subscribe().borrow().times, 0, "not its own finding");
     }
 }

@@ -92,11 +92,6 @@ pub fn nothing_runs_twice(url: &str, lose: impl FnOnce()) {
     scene.nothing_ran_twice();
 }
 
-/// In a cluster nobody tells those who start later.
-pub fn nothing_runs_twice_in_a_cluster(url: &str, lose: impl FnOnce()) {
-    Scene::lose(url, lose).nothing_ran_twice();
-}
-
 #[test]
 fn a_redis_that_was_emptied_is_noticed() {
     let Some(server) = Redis::start(&[]) else {

@@ -1,6 +1,7 @@
 //! How a connection to a Redis is made: where to, over which socket, as whom.
 //!
-//! Invariant: an error of this module proves that no operation was sent. A connection stands, with
+//! Every server is spoken to in RESP3, which all that are supported know; what subscribers hear comes as
+//! pushes of it. Invariant: an error of this module proves that no operation was sent. A connection stands, with
 //! its login, within `store.timeout` or not at all.
 //!
 //! Deliberately absent: keeping connections and making them again (`connection.rs`).
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
@@ -58,6 +59,7 @@ impl Access {
             login: address
                 .login
                 .clone()
+                .set_protocol(ProtocolVersion::RESP3)
                 .set_lib_name("retrysafe", env!("CARGO_PKG_VERSION")),
             url,
             one_server: matches!(address.way, Way::Server(_) | Way::Socket(_)),

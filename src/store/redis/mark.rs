@@ -8,8 +8,8 @@
 //! It is looked at when a connection is made and each second. Invariant: whoever sends a claim over
 //! a new connection has looked before.
 //!
-//! The nodes of a cluster lose their memory one by one and have no key in common: there a node that was
-//! started anew, or a replica that keeps slots by now, is all that is noticed (`Watch::Node`).
+//! The nodes of a cluster lose their memory one by one, so each has a mark of its own, under names
+//! that lie in a slot which it keeps (`cluster/marks.rs`).
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,19 +42,26 @@ impl Watch {
         run_id: Option<&str>,
     ) -> Result<(), StoreError> {
         match self {
-            Self::Nobody => Ok(()),
-            Self::Store(mark) => mark.look(connection, run_id).await,
+            Self::Nobody => {}
+            Self::Store(mark) => {
+                mark.look(connection, run_id).await?;
+            }
             Self::Node(cluster, place) => {
                 if let Some(run_id) = run_id {
                     cluster.met(place, run_id);
                 }
-                Ok(())
+                if let Some(mark) = cluster.mark_of(place)
+                    && mark.look(connection, None).await? == Looked::Elsewhere
+                {
+                    cluster.doubted();
+                }
             }
         }
+        Ok(())
     }
 }
 
-/// What one process knows of its Redis.
+/// What one process knows of its Redis, or of one node.
 #[derive(Debug)]
 pub(super) struct Mark {
     /// The names of the two keys.
@@ -70,6 +77,14 @@ struct Known {
     mark: Option<Vec<u8>>,
     /// Once it has been looked at.
     met: bool,
+}
+
+/// Whether the mark could be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Looked {
+    Here,
+    /// Another node keeps its slot by now.
+    Elsewhere,
 }
 
 /// What a look at the server found.
@@ -93,12 +108,12 @@ enum Verdict {
 }
 
 impl Mark {
-    /// `None`: nobody wants to know.
-    pub(super) fn new(namespace: &str, loss: Arc<Loss>) -> Option<Arc<Self>> {
+    /// `None`: nobody wants to know. `suffix`: what the names end with.
+    pub(super) fn new(namespace: &str, suffix: &str, loss: Arc<Loss>) -> Option<Arc<Self>> {
         loss.is_watched().then(|| {
             Arc::new(Self {
-                own: format!("{namespace}:mark"),
-                lost: format!("{namespace}:lost"),
+                own: format!("{namespace}:mark{suffix}"),
+                lost: format!("{namespace}:lost{suffix}"),
                 loss,
                 known: Mutex::default(),
             })
@@ -110,7 +125,7 @@ impl Mark {
         &self,
         connection: &MultiplexedConnection,
         run_id: Option<&str>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Looked, StoreError> {
         let mut ask = redis::pipe();
         // Refused by a full or read-only server; then what is there counts.
         ask.cmd("SET").arg(&self.own).arg(random()?).arg("NX");
@@ -125,7 +140,12 @@ impl Mark {
             Value::BulkString(octets) => Some(octets),
             Value::Nil => None,
             // Without the right to read it nothing can be noticed.
-            Value::ServerError(error) if errors::code(&error) == "NOPERM" => return Ok(()),
+            Value::ServerError(error) if errors::code(&error) == "NOPERM" => {
+                return Ok(Looked::Here);
+            }
+            Value::ServerError(error) if matches!(errors::code(&error), "MOVED" | "ASK") => {
+                return Ok(Looked::Elsewhere);
+            }
             Value::ServerError(error) => return Err(errors::answered(&error)),
             _ => return Err(errors::odd("a look at the mark")),
         };
@@ -147,7 +167,11 @@ impl Mark {
                 self.tell(&mut connection).await?;
             }
         }
-        Ok(())
+        // A loss that showed elsewhere: whoever starts meanwhile may ask this server alone.
+        if let (None, Some(left)) = (hold_off, self.loss.found_left()) {
+            self.pass_on(&mut connection, left).await?;
+        }
+        Ok(Looked::Here)
     }
 
     fn judge(&self, found: Found) -> Verdict {
@@ -194,6 +218,19 @@ impl Mark {
         }
         Ok(())
     }
+
+    async fn pass_on(
+        &self,
+        connection: &mut MultiplexedConnection,
+        left: Duration,
+    ) -> Result<(), StoreError> {
+        let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
+        let mut set = redis::cmd("SET");
+        set.arg(&self.lost).arg(1).arg("PX").arg(millis).arg("NX");
+        let said = connection.send_packed_command(&set).await;
+        said.map_err(|error| errors::lost(&error))?;
+        Ok(())
+    }
 }
 
 fn random() -> Result<String, StoreError> {
@@ -212,7 +249,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn mark() -> Arc<Mark> {
-        Mark::new("test", Loss::new(SECOND * 20)).unwrap()
+        Mark::new("test", "", Loss::new(SECOND * 20)).unwrap()
     }
 
     fn found(run_id: &str, mark: Option<&str>, hold_off: Option<Duration>) -> Found {

@@ -114,7 +114,7 @@ impl RedisStores {
         })?;
         let shown = settings.url.to_string();
         let loss = Loss::new(settings.hold_off);
-        let mark = Mark::new(&settings.namespace, Arc::clone(&loss));
+        let mark = Mark::new(&settings.namespace, "", Arc::clone(&loss));
         let (access, certificates) = Access::new(&address, shown, settings.timeout, &settings.tls)?;
         let access = Arc::new(access);
         let finder = match address.way {
@@ -123,9 +123,12 @@ impl RedisStores {
             Way::Sentinels { places, master } => {
                 Finder::Sentinels(Sentinels::new(Arc::clone(&access), places, master))
             }
-            Way::Cluster(seeds) => {
-                Finder::AnyNode(Cluster::new(Arc::clone(&access), seeds, Arc::clone(&loss)))
-            }
+            Way::Cluster(seeds) => Finder::AnyNode(Cluster::new(
+                Arc::clone(&access),
+                seeds,
+                &settings.namespace,
+                Arc::clone(&loss),
+            )),
         };
         let target = Arc::new(Target {
             access,

@@ -170,8 +170,7 @@ impl Sentinels {
         let (mut connection, mut driver) = if let Ok(made) = made {
             made
         } else {
-            let login = self.login().set_protocol(ProtocolVersion::RESP3);
-            self.access.connect(&end, &login, config).await?
+            self.access.connect(&end, &self.login(), config).await?
         };
         let subscribed = connection.subscribe("+switch-master").await;
         subscribed.map_err(|error| errors::not_connected(&self.access.shown(&end), &error))?;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, Value};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -159,9 +159,7 @@ impl Keeper {
             }
             Ok::<_, std::convert::Infallible>(())
         });
-        let login = self.target.access.login.clone();
-        let login = login.set_protocol(ProtocolVersion::RESP3);
-        self.target.connect(&login, config).await
+        self.target.connect(&self.target.access.login, config).await
     }
 
     /// Until the connection ends.

@@ -1,11 +1,37 @@
+//! What servers of different ages speak.
+//!
 //! Redis 6.2 knows neither `SET NX GET` nor flags of scripts, and hides an error inside a script
 //! behind its own. Everything but finished work in full memory is as with later servers.
 
+use redis::Value;
 use retrysafe::store::{Delivery, StoreErrorKind};
 
-use super::{Bench, name};
+use super::{Bench, key, name};
 use crate::store_contract::operations::*;
 use crate::support::redis::Flavour;
+
+#[tokio::test]
+async fn records_and_wake_ups_travel_in_the_newer_protocol() {
+    for flavour in [Flavour::Installed, Flavour::Valkey] {
+        let Some(bench) = Bench::start_flavour(flavour, &[]).await else {
+            return;
+        };
+        bench.store.listen(key(1)).await.unwrap();
+        assert_eq!(bench.says(1, claim('a')).await, "acquired 1");
+        let said = bench.server.cli(&["CLIENT", "LIST"]);
+        let list = match said {
+            Value::BulkString(octets) => String::from_utf8(octets).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        // The one that asks is the tests' own.
+        let ours = list.lines().filter(|line| !line.contains("cmd=client"));
+        let ours: Vec<_> = ours.collect();
+        assert_eq!(ours.len(), 2, "{list}");
+        for line in ours {
+            assert!(line.contains(" resp=3"), "{line}");
+        }
+    }
+}
 
 #[tokio::test]
 async fn an_old_server_says_full_for_settles_too() {

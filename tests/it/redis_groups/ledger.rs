@@ -9,7 +9,7 @@ use std::thread;
 
 use tokio::time::Instant;
 
-use crate::losses::{nothing_runs_twice, nothing_runs_twice_in_a_cluster};
+use crate::losses::nothing_runs_twice;
 use crate::support::client::pay;
 use crate::support::cut::Link;
 use crate::support::redis::Redis;
@@ -220,11 +220,23 @@ fn a_cluster_whose_nodes_come_back_empty_is_noticed_and_runs_nothing_twice() {
         return;
     };
     let url = cluster.url();
-    nothing_runs_twice_in_a_cluster(&url, || {
+    nothing_runs_twice(&url, || {
         for node in &mut cluster.nodes {
             node.kill();
             node.restart(&[]);
         }
+    });
+}
+
+#[test]
+fn a_node_of_a_cluster_that_was_emptied_is_noticed_and_runs_nothing_twice() {
+    let Some(cluster) = Cluster::start(0, &[]) else {
+        return;
+    };
+    nothing_runs_twice(&cluster.url(), || {
+        let with_it = |node: &&Redis| !node.records_of("test").is_empty();
+        let keeper = cluster.nodes.iter().find(with_it).unwrap();
+        keeper.cli(&["FLUSHALL"]);
     });
 }
 
@@ -234,7 +246,7 @@ fn a_replica_of_a_cluster_that_lacks_a_claim_is_noticed_and_runs_nothing_twice()
         return;
     };
     let url = cluster.url();
-    nothing_runs_twice_in_a_cluster(&url, || {
+    nothing_runs_twice(&url, || {
         let with_it = |node: &Redis| !node.records_of("test").is_empty();
         let keeper = cluster.nodes[..3].iter().position(with_it).unwrap();
         // As if it had been lost with the link.

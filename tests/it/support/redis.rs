@@ -185,8 +185,9 @@ impl Redis {
         };
         // Not what says whether it is still the same store.
         let others = ["mark", "lost"].map(|other| format!("{namespace}:{other}"));
+        let is_other = |name: &String| others.iter().any(|other| name.starts_with(other));
         let names = keys.into_iter().map(name);
-        names.filter(|name| !others.contains(name)).collect()
+        names.filter(|name| !is_other(name)).collect()
     }
 
     /// How long the only record is still kept.

@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: connections for records (`route.rs`).
 
+mod marks;
 mod table;
 
 use std::collections::{HashMap, HashSet};
@@ -20,8 +21,10 @@ use tokio::time::Instant;
 use super::address::Place;
 use super::errors;
 use super::link::{Access, End};
+use super::mark::Mark;
 use crate::store::loss::Loss;
 use crate::store::{StoreError, StoreErrorKind};
+use marks::Marks;
 use table::{Ids, Table};
 pub(super) use table::{Redirection, slot_of};
 
@@ -35,6 +38,7 @@ pub(super) struct Cluster {
     seeds: Vec<Place>,
     known: Mutex<Known>,
     loss: Arc<Loss>,
+    marks: Marks,
 }
 
 #[derive(Debug, Default)]
@@ -54,11 +58,17 @@ struct Known {
 type Asked = Option<Result<(), StoreError>>;
 
 impl Cluster {
-    pub(super) fn new(access: Arc<Access>, seeds: Vec<Place>, loss: Arc<Loss>) -> Arc<Self> {
+    pub(super) fn new(
+        access: Arc<Access>,
+        seeds: Vec<Place>,
+        namespace: &str,
+        loss: Arc<Loss>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             access,
             seeds,
             known: Mutex::default(),
+            marks: Marks::new(namespace, Arc::clone(&loss)),
             loss,
         })
     }
@@ -122,6 +132,12 @@ impl Cluster {
         if before.is_some_and(|before| before != run_id) {
             self.lost("a node of the cluster was started anew");
         }
+    }
+
+    /// The mark that this node keeps, if it keeps any slot.
+    pub(super) fn mark_of(&self, place: &Place) -> Option<Arc<Mark>> {
+        let slot = self.known().table.slot_kept_by(place)?;
+        self.marks.of(slot)
     }
 
     fn lost(&self, how: &'static str) {

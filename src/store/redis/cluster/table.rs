@@ -87,10 +87,24 @@ impl Table {
         }
     }
 
+    /// One slot that a node keeps: whoever has this table takes the same.
+    pub(super) fn slot_kept_by(&self, place: &Place) -> Option<u16> {
+        let number = self.masters.iter().position(|known| known == place)?;
+        let mut keepers = self.keepers.iter();
+        let first = keepers.position(|keeper| *keeper == Some(number))?;
+        u16::try_from(first).ok()
+    }
+
     pub(super) fn keeper(&self, slot: u16) -> Option<Place> {
         let number = self.keepers.get(usize::from(slot)).copied().flatten()?;
         self.masters.get(number).cloned()
     }
+}
+
+/// What stands between braces in names of this slot.
+pub(super) fn tag_of(slot: u16) -> Option<String> {
+    let mut tags = (0_u32..=u32::MAX).map(|number| number.to_string());
+    tags.find(|tag| slot_of(tag) == slot)
 }
 
 /// The name of a node in `CLUSTER SLOTS`.
@@ -217,6 +231,15 @@ mod tests {
     }
 
     #[test]
+    fn every_slot_has_a_tag() {
+        for slot in [0, 1, 5_461, 10_923, 16_383] {
+            let name = format!("retrysafe:mark:{{{}}}", tag_of(slot).unwrap());
+            assert_eq!(slot_of(&name), slot, "{name}");
+        }
+        assert_eq!(tag_of(5), tag_of(5), "the same for every process");
+    }
+
+    #[test]
     fn redirections_are_read_and_nothing_else_is() {
         let from = place("10.0.0.1", 7_000);
         let read = |line: &str| match parsed(&format!("-{line}\r\n")) {
@@ -266,6 +289,9 @@ mod tests {
         assert_eq!(table.keeper(8_191), Some(place("10.0.0.1", 7_000)));
         assert_eq!(table.keeper(8_192), Some(place("10.0.0.9", 7_001)));
         assert_eq!(table.keeper(16_383), None);
+        assert_eq!(table.slot_kept_by(&place("10.0.0.1", 7_000)), Some(0));
+        assert_eq!(table.slot_kept_by(&place("10.0.0.9", 7_001)), Some(8_192));
+        assert_eq!(table.slot_kept_by(&place("10.0.0.2", 7_000)), None);
         assert_eq!(table.masters.len(), 2);
         assert_eq!(table.replicas, [place("10.0.0.2", 7_000)]);
         table.note(0, &place("10.0.0.3", 7_000));
