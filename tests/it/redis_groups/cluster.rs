@@ -34,7 +34,7 @@ fn of_node_0(cluster: &Cluster, count: usize) -> Vec<(u32, String)> {
 }
 
 /// Begins to move a slot from node 0 to node 1: its absent keys are asked for there from now on.
-fn begin_move(cluster: &Cluster, slot: &str) {
+pub(super) fn begin_move(cluster: &Cluster, slot: &str) {
     let (from, to) = (cluster.id(0), cluster.id(1));
     let importing = cluster.nodes[1].cli(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from]);
     let migrating = cluster.nodes[0].cli(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &to]);
@@ -42,7 +42,7 @@ fn begin_move(cluster: &Cluster, slot: &str) {
 }
 
 /// Moves what is in it, and says so.
-fn end_move(cluster: &Cluster, slot: &str) {
+pub(super) fn end_move(cluster: &Cluster, slot: &str) {
     let to = cluster.nodes[1].addr();
     let (ip, port) = (to.ip().to_string(), to.port().to_string());
     loop {

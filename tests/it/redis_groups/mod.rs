@@ -3,6 +3,7 @@
 
 mod cluster;
 mod ledger;
+mod marks;
 mod replicas;
 mod sentinel;
 mod votes;

@@ -1,0 +1,77 @@
+//! The marks by which a cluster's nodes are known to be what they were: one each, where its slots are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use retrysafe::store::{RedisStores, Settings};
+
+use super::cluster::{begin_move, end_move};
+use crate::support::in_time;
+use crate::support::redis::{Redis, settings_at};
+use crate::support::redis_cluster::Cluster;
+
+fn watching(url: String) -> RedisStores {
+    let settings = Settings {
+        hold_off: Duration::from_mins(10),
+        ..settings_at(url)
+    };
+    RedisStores::new(&settings, Arc::new(|_| {})).unwrap()
+}
+
+fn losses(stores: &RedisStores) -> u64 {
+    stores.loss().subscribe().borrow().times
+}
+
+/// The names of the marks that a node keeps.
+fn marks(node: &Redis) -> Vec<Value> {
+    match node.cli(&["KEYS", "test:mark*"]) {
+        Value::Array(names) => names,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_slot_that_moves_takes_its_mark_along_and_that_is_no_loss() {
+    let Some(cluster) = Cluster::start(0, &[]) else {
+        return;
+    };
+    let stores = watching(cluster.url());
+    stores.look().await;
+    for node in &cluster.nodes {
+        assert_eq!(marks(node).len(), 1);
+    }
+    // The slot in which node 0 has its mark, and its next.
+    for slot in ["0", "1"] {
+        let mark = marks(&cluster.nodes[0]);
+        begin_move(&cluster, slot);
+        stores.look().await;
+        end_move(&cluster, slot);
+        assert_eq!(marks(&cluster.nodes[0]), Vec::<Value>::new());
+        assert!(marks(&cluster.nodes[1]).contains(&mark[0]));
+        // The first look finds the mark elsewhere, the next ones know the new table.
+        in_time("node 0 has a mark again", async || {
+            stores.look().await;
+            marks(&cluster.nodes[0]).len() == 1
+        })
+        .await;
+        stores.look().await;
+        assert_eq!(losses(&stores), 0);
+    }
+    cluster.nodes[1].cli(&["FLUSHALL"]);
+    stores.look().await;
+    assert_eq!(losses(&stores), 1);
+    assert!(stores.loss().left().is_some());
+    // Who comes now is told, whichever node it asks.
+    let late = watching(cluster.url());
+    late.look().await;
+    assert_eq!(losses(&late), 0);
+    assert!(late.loss().left().is_some());
+    stores.look().await;
+    for node in &cluster.nodes {
+        let Value::Array(told) = node.cli(&["KEYS", "test:lost*"]) else {
+            panic!("a list");
+        };
+        assert_eq!(told.len(), 1, "every node tells");
+    }
+}
