@@ -4,7 +4,8 @@
 //! whoever runs a request has renewed its lease, and so written its record again (law 3 of the
 //! operations). Whoever is told of a loss renews at once.
 //!
-//! Deliberately absent: how a loss is noticed, which is each store's own (`redis/mark.rs`).
+//! Deliberately absent: how a loss shows, which is each store's own (`redis/mark.rs`,
+//! `postgres/mark.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +21,23 @@ use super::{StoreError, StoreErrorKind};
 pub struct Loss {
     hold_off: Duration,
     noticed: watch::Sender<Noticed>,
-    /// A restart or a failover loses nothing (tiers from T3 on).
-    lossless: AtomicBool,
+    /// A server that starts anew has all it acknowledged.
+    restart_keeps: AtomicBool,
+    /// So has the one that takes its place.
+    failover_keeps: AtomicBool,
+}
+
+/// What a look at a store comes to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is what it was.
+    Same,
+    /// Somebody else's finding, new to this process, and what is left of its hold-off.
+    Learnt(Duration),
+    /// It is not what it was. Nobody has said so yet: the others are to be told.
+    Lost(&'static str),
+    /// Somebody has.
+    LostAndTold(&'static str),
 }
 
 /// The losses so far.
@@ -42,7 +58,8 @@ impl Loss {
         Arc::new(Self {
             hold_off,
             noticed: watch::Sender::default(),
-            lossless: AtomicBool::new(false),
+            restart_keeps: AtomicBool::new(false),
+            failover_keeps: AtomicBool::new(false),
         })
     }
 
@@ -91,13 +108,42 @@ impl Loss {
     }
 
     /// Whether a server that starts anew still has everything it acknowledged.
-    pub fn is_lossless(&self) -> bool {
-        self.lossless.load(Ordering::Acquire)
+    pub fn restart_keeps(&self) -> bool {
+        self.restart_keeps.load(Ordering::Acquire)
+    }
+
+    /// Whether the server that takes the place of another has everything which that acknowledged.
+    pub fn failover_keeps(&self) -> bool {
+        self.failover_keeps.load(Ordering::Acquire)
     }
 
     /// What the live server says about that.
-    pub fn set_lossless(&self, lossless: bool) {
-        self.lossless.store(lossless, Ordering::Release);
+    pub fn set_keeps(&self, restart: bool, failover: bool) {
+        self.restart_keeps.store(restart, Ordering::Release);
+        self.failover_keeps.store(failover, Ordering::Release);
+    }
+
+    /// What a look found. `how`: what is not as it was; `told`: somebody noticed a loss, so long ago
+    /// that this remains of the hold-off; `knew`: the look before found that too.
+    pub fn judge(&self, how: Option<&'static str>, told: Option<Duration>, knew: bool) -> Verdict {
+        match (how, told) {
+            (None, Some(left)) if !knew => Verdict::Learnt(left),
+            (None, _) => Verdict::Same,
+            // The same loss, in the words of another process.
+            (Some(_), Some(_)) if self.left().is_some() => Verdict::Same,
+            (Some(how), Some(_)) => Verdict::LostAndTold(how),
+            (Some(how), None) => Verdict::Lost(how),
+        }
+    }
+
+    /// Takes it in. Answers whether the others are to be told.
+    pub fn take(&self, verdict: &Verdict) -> bool {
+        match verdict {
+            Verdict::Same => {}
+            Verdict::Learnt(left) => self.learnt(*left),
+            Verdict::LostAndTold(how) | Verdict::Lost(how) => self.notice(how),
+        }
+        matches!(verdict, Verdict::Lost(_))
     }
 }
 

@@ -97,16 +97,20 @@ impl Stores {
     pub fn loss(&self) -> Arc<Loss> {
         match self {
             Self::Redis(stores) => stores.loss(),
-            Self::Memory(_) | Self::File(_) | Self::Postgres(_) | Self::Tiered(_) => {
-                Loss::new(Duration::ZERO)
-            }
+            Self::Postgres(stores) => stores.loss(),
+            Self::Tiered(stores) => stores.decides().loss(),
+            Self::Memory(_) | Self::File(_) => Loss::new(Duration::ZERO),
         }
     }
 
-    /// Each second: whether it is still the store it was. Only a Redis can lose its memory unseen.
+    /// Each second: whether it is still the store it was. What this process keeps itself cannot lose
+    /// its memory unseen.
     pub async fn look(&self) {
-        if let Self::Redis(stores) = self {
-            stores.look().await;
+        match self {
+            Self::Memory(_) | Self::File(_) => {}
+            Self::Redis(stores) => stores.look().await,
+            Self::Postgres(stores) => stores.look().await,
+            Self::Tiered(stores) => stores.decides().look().await,
         }
     }
 

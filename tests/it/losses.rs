@@ -1,4 +1,4 @@
-//! A Redis that lost its memory while requests ran: whoever runs one writes its record again at
+//! A store that lost its memory while requests ran: whoever runs one writes its record again at
 //! once, and meanwhile nobody is given a key that only seems to be free.
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::support::upstream::{Gate, Upstream};
 /// No renewal is due while a test runs: what is written again is so because of the loss.
 const LONG: &str = "[policy]\nlease = \"10m\"\nin_flight_wait = \"0s\"";
 
-fn start(upstream: SocketAddr, url: &str, hold_off: &str) -> Sidecar {
+pub fn start(upstream: SocketAddr, url: &str, hold_off: &str) -> Sidecar {
     let store = format!("hold_off = \"{hold_off}\"\nnamespace = \"test\"");
     let tables = Tables {
         store_url: Some(url),
@@ -24,7 +24,7 @@ fn start(upstream: SocketAddr, url: &str, hold_off: &str) -> Sidecar {
     Plan::new(upstream, &tables).start()
 }
 
-fn is_held_off(sidecar: &Sidecar) -> bool {
+pub fn is_held_off(sidecar: &Sidecar) -> bool {
     get(sidecar.health, "/readyz?verbose")
         .text()
         .contains("holding off for")

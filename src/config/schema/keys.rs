@@ -244,7 +244,7 @@ pub(super) const PROCESS: &[Key] = &[
         "store.hold_off",
         Kind::Duration,
         r#""20s""#,
-        "Redis: how long absent keys are not given out (503) after it lost its memory. Where it is not set it is two thirds of the longest lease, two renewals; \"0s\": nobody looks.",
+        "Redis, PostgreSQL: how long absent keys are not given out (503) after it lost its memory. Where it is not set it is two thirds of the longest lease, two renewals; \"0s\": nobody looks.",
     ),
     key(
         "store.allow_eviction",

@@ -16,6 +16,7 @@
 mod address;
 mod errors;
 mod fitness;
+mod mark;
 mod operations;
 mod pool;
 mod schema;
@@ -29,12 +30,14 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
-use super::tier::{Guarantee, of_postgres};
+use super::loss::Loss;
+use super::tier::{Guarantee, Tier, of_postgres};
 use super::vault::Vault;
 use super::{OpenError, Settings, Store, StoreError, StoreErrorKind, StoreFuture, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use crate::tls::{Certificates, ClientSettings, Connector};
 use fitness::Server;
+use mark::Mark;
 use pool::{Pool, Trouble};
 use session::{Argument, Target};
 use subscription::Subscription;
@@ -57,6 +60,8 @@ pub struct PostgresStores {
 #[derive(Debug)]
 struct Shared {
     pool: Arc<Pool>,
+    loss: Arc<Loss>,
+    mark: Option<Arc<Mark>>,
     table: schema::Table,
     subscription: Subscription,
 }
@@ -71,15 +76,20 @@ impl PostgresStores {
     ) -> Result<Self, OpenError> {
         let (certificates, connector) = tls(settings, address)?.unzip();
         let target = Target::new(address, connector, settings.timeout);
+        let loss = Loss::new(settings.hold_off);
+        let mark = Mark::new(&loss);
         let pool = Pool::new(
             Arc::new(target),
             settings.connections,
             Vault::new(settings.vault.clone()),
+            mark.clone(),
         );
         Ok(Self {
             shared: Arc::new(Shared {
                 subscription: Subscription::new(Arc::clone(&pool), wake),
                 table: schema::Table::default(),
+                loss,
+                mark,
                 pool,
             }),
             certificates,
@@ -110,12 +120,44 @@ impl PostgresStores {
             server.fit(shown)?
         };
         self.shared.table.has_been_seen();
+        if let Some(mark) = &self.shared.mark {
+            let went_on = self.in_time(async {
+                let mut lent = self.shared.pool.lend_at_leisure().await?;
+                mark.go_on(&mut lent).await;
+                Ok(())
+            });
+            // A server that answers and takes no writes is fit all the same.
+            let _another_time = went_on.await.is_err();
+        }
         Ok(warnings)
     }
 
     /// How far it can be trusted.
     pub async fn guarantee(&self) -> Result<Guarantee, StoreError> {
-        Ok(of_postgres(&self.ask().await?.facts()))
+        let found = of_postgres(&self.ask().await?.facts());
+        let (restart, failover) = (found.tier >= Tier::T4, found.tier >= Tier::T5);
+        self.shared.loss.set_keeps(restart, failover);
+        Ok(found)
+    }
+
+    /// What is known of losses of its memory.
+    pub fn loss(&self) -> Arc<Loss> {
+        Arc::clone(&self.shared.loss)
+    }
+
+    /// Whether it is still the store it was; asked each second.
+    pub async fn look(&self) {
+        let Some(mark) = &self.shared.mark else {
+            return;
+        };
+        let looked = self.in_time(async {
+            let mut lent = self.shared.pool.lend().await?;
+            mark.look(&mut lent).await?;
+            mark.keep(&mut lent).await
+        });
+        if let Err(error) = looked.await {
+            tracing::debug!("no look at the mark: {error}");
+        }
     }
 
     /// Creates the table: `retrysafe store init`.

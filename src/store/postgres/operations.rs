@@ -18,6 +18,7 @@ use super::statements::{CLAIM, INSERT, NOTIFY, READ, RENEW, SETTLE, SWAP};
 use super::{Shared, schema};
 use crate::idempotency::transition::{Claim, Entry, millis, rank};
 use crate::idempotency::{Operation, Outcome, Record, RecordKey, codec, transition};
+use crate::store::loss::held_off;
 use crate::store::vault::Vault;
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -33,6 +34,11 @@ impl Shared {
         operation: Operation,
     ) -> Result<Outcome, StoreError> {
         let mut lent = self.pool.lend().await?;
+        let gives_out = matches!(operation, Operation::Claim(_) | Operation::TakeOver { .. });
+        // The session may have begun just now, and shown a loss.
+        if gives_out && self.loss.left().is_some() {
+            return Err(held_off());
+        }
         match self.attempt(&mut lent, key, &operation).await {
             Err(Failed::Asked(Trouble::Answered(error))) if errors::is_missing_table(&error) => {
                 schema::create_if_never_seen(self, &mut lent).await?;

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::{Error, Row};
 
 use super::errors;
+use super::mark::Mark;
 use super::session::{Argument, Session, Target};
 use crate::store::vault::Vault;
 use crate::store::{StoreError, StoreErrorKind};
@@ -32,6 +33,8 @@ const LOG_IN: Duration = Duration::from_secs(5);
 pub(super) struct Pool {
     pub(super) target: Arc<Target>,
     vault: Arc<Vault>,
+    /// What each session looks at first.
+    mark: Option<Arc<Mark>>,
     places: Arc<Semaphore>,
     idle: Mutex<Vec<Seat>>,
     /// A session was put to rest, or a place is free.
@@ -61,10 +64,16 @@ impl Drop for Place {
 }
 
 impl Pool {
-    pub(super) fn new(target: Arc<Target>, connections: usize, vault: Arc<Vault>) -> Arc<Self> {
+    pub(super) fn new(
+        target: Arc<Target>,
+        connections: usize,
+        vault: Arc<Vault>,
+        mark: Option<Arc<Mark>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             target,
             vault,
+            mark,
             places: Arc::new(Semaphore::new(connections)),
             idle: Mutex::new(Vec::new()),
             freed: Arc::default(),
@@ -128,12 +137,33 @@ impl Pool {
         let (made, waits) = oneshot::channel();
         let pool = Arc::clone(self);
         tokio::spawn(async move {
-            let session = pool.target.connect(LOG_IN, None).await;
-            let result = session.map(|session| pool.rest(Seat { session, place }));
+            let result = pool.make(place).await;
             // Whoever began it may have found another meanwhile.
             drop(made.send(result));
         });
         Some(waits)
+    }
+
+    /// Makes a session, which looks whether this is still the same store, and puts it to rest.
+    async fn make(self: &Arc<Self>, place: Place) -> Result<(), StoreError> {
+        let session = self.target.connect(LOG_IN, None).await?;
+        let Some(mark) = &self.mark else {
+            self.rest(Seat { session, place });
+            return Ok(());
+        };
+        let mut lent = Lent::new(self, Seat { session, place });
+        let looked = match tokio::time::timeout(LOG_IN, mark.look(&mut lent)).await {
+            Ok(looked) => looked,
+            Err(_) => Err(StoreError::not_sent(
+                StoreErrorKind::Timeout,
+                format!("no look at the mark in {LOG_IN:?}"),
+            )),
+        };
+        if looked.is_err() && !lent.asking {
+            lent.seat = None;
+        }
+        // What the look sent was no operation.
+        looked.map_err(|error| StoreError::not_sent(error.kind, error.message))
     }
 
     fn rest(&self, seat: Seat) {

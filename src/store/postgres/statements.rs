@@ -14,6 +14,27 @@ macro_rules! now {
     };
 }
 
+/// The rows that say whether it is still the same store: the beginning and the end of a look.
+macro_rules! look {
+    () => {
+        concat!(
+            "SELECT pg_is_in_recovery(), mark.owner, mark.attempt, lost.ends_at - ",
+            now!()
+        )
+    };
+}
+macro_rules! looked {
+    () => {
+        concat!(
+            "
+FROM (SELECT) AS one
+LEFT JOIN retrysafe_records AS mark ON mark.key = 'mark'
+LEFT JOIN retrysafe_records AS lost ON lost.key = 'lost' AND lost.ends_at > ",
+            now!()
+        )
+    };
+}
+
 /// The table and what belongs to it. `IF NOT EXISTS`: a second run changes nothing.
 pub(super) const CREATE: &str = "\
 CREATE TABLE IF NOT EXISTS retrysafe_records (
@@ -111,6 +132,45 @@ pub(super) const SWEEP: &str = "WITH ended AS (
     ORDER BY ends_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 DELETE FROM retrysafe_records USING ended WHERE retrysafe_records.key = ended.key";
+
+/// Whether it is a standby, the mark, what is left of a told loss, and what the server says of its
+/// folder and its log.
+pub(super) const LOOK: &str = concat!(
+    look!(),
+    ",
+    (SELECT system_identifier FROM pg_control_system()),
+    CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
+    CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END,
+    (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint",
+    looked!()
+);
+
+/// The same of a server that does not tell of its log.
+pub(super) const LOOK_AT_ROWS: &str = concat!(
+    look!(),
+    ", NULL::bigint, NULL::text, NULL::bigint, NULL::bigint",
+    looked!()
+);
+
+/// The first mark of a table. $1 owner.
+pub(super) const MARK: &str = "\
+INSERT INTO retrysafe_records (key, state, owner, attempt, retention, ends_at, record)
+VALUES ('mark', 0, $1, 1, 0, 9223372036854775807, '') ON CONFLICT (key) DO NOTHING";
+
+/// The next number.
+pub(super) const MARK_ON: &str =
+    "UPDATE retrysafe_records SET attempt = attempt + 1 WHERE key = 'mark'";
+
+/// That a loss was noticed. $1 milliseconds of the hold-off.
+pub(super) const TELL: &str = concat!(
+    "INSERT INTO retrysafe_records (key, state, owner, attempt, retention, ends_at, record)
+VALUES ('lost', 0, '', 1, 0, ",
+    now!(),
+    " + $1, '')
+ON CONFLICT (key) DO UPDATE SET ends_at = greatest(retrysafe_records.ends_at, ",
+    now!(),
+    " + $1)"
+);
 
 /// What the server says about itself, and what the role may do.
 pub(super) const ASK: &str = "SELECT

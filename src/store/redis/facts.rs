@@ -40,7 +40,9 @@ impl RedisStores {
             }
         }
         let weakest = weakest.ok_or_else(|| super::errors::odd("a cluster"))?;
-        self.shared.loss.set_lossless(weakest.tier >= Tier::T3);
+        // Replicas that confirm are those that take over; a disk that is synced always is the only one.
+        let keeps = weakest.tier >= Tier::T3;
+        self.shared.loss.set_keeps(keeps, keeps);
         Ok(weakest)
     }
 

@@ -22,7 +22,7 @@ use super::address::Place;
 use super::cluster::Cluster;
 use super::errors;
 use crate::store::StoreError;
-use crate::store::loss::Loss;
+use crate::store::loss::{Loss, Verdict};
 use crate::store::vault;
 
 /// What is looked at when a connection stands.
@@ -75,8 +75,8 @@ pub(super) struct Mark {
 struct Known {
     run_id: Option<String>,
     mark: Option<Vec<u8>>,
-    /// Once it has been looked at.
-    met: bool,
+    /// Somebody's loss was told at the last look.
+    told: bool,
 }
 
 /// Whether the mark could be looked at.
@@ -93,18 +93,6 @@ struct Found {
     mark: Option<Vec<u8>>,
     /// Somebody noticed a loss, so long ago that this remains of the hold-off.
     hold_off: Option<Duration>,
-}
-
-/// What a look comes to.
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Same,
-    /// Somebody else's finding, new to this process.
-    Learnt(Duration),
-    /// Nobody has said so yet: the others are to be told.
-    Lost(&'static str),
-    /// Somebody has.
-    LostAndTold(&'static str),
 }
 
 impl Mark {
@@ -158,14 +146,8 @@ impl Mark {
             mark,
             hold_off,
         });
-        match verdict {
-            Verdict::Same => {}
-            Verdict::Learnt(left) => self.loss.learnt(left),
-            Verdict::LostAndTold(how) => self.loss.notice(how),
-            Verdict::Lost(how) => {
-                self.loss.notice(how);
-                self.tell(&mut connection).await?;
-            }
+        if self.loss.take(&verdict) {
+            self.tell(&mut connection).await?;
         }
         // A loss that showed elsewhere: whoever starts meanwhile may ask this server alone.
         if let (None, Some(left)) = (hold_off, self.loss.found_left()) {
@@ -180,27 +162,19 @@ impl Mark {
         *known = Known {
             run_id: found.run_id.or_else(|| before.run_id.clone()),
             mark: found.mark,
-            met: true,
+            told: found.hold_off.is_some(),
         };
-        if !before.met {
-            return found.hold_off.map_or(Verdict::Same, Verdict::Learnt);
-        }
         let how = if before.mark.is_some() && known.mark != before.mark {
-            "its mark is gone or another one"
+            Some("its mark is gone or another one")
         } else if before.run_id.is_some()
             && known.run_id != before.run_id
-            && !self.loss.is_lossless()
+            && !self.loss.restart_keeps()
         {
-            "another server answers, or it was started anew"
+            Some("another server answers, or it was started anew")
         } else {
-            return Verdict::Same;
+            None
         };
-        match found.hold_off {
-            // The same loss, in the words of another process.
-            Some(_) if self.loss.left().is_some() => Verdict::Same,
-            Some(_) => Verdict::LostAndTold(how),
-            None => Verdict::Lost(how),
-        }
+        self.loss.judge(how, found.hold_off, before.told)
     }
 
     /// Tells other processes, those that start meanwhile too.
@@ -289,7 +263,7 @@ mod tests {
         mark.judge(found("r1", Some("m1"), None));
         let lost = mark.judge(found("r2", Some("m1"), None));
         assert!(matches!(lost, Verdict::Lost(_)));
-        mark.loss.set_lossless(true);
+        mark.loss.set_keeps(true, true);
         assert_eq!(mark.judge(found("r3", Some("m1"), None)), Verdict::Same);
         let empty = mark.judge(found("r4", None, None));
         assert!(matches!(empty, Verdict::Lost(_)));
@@ -304,5 +278,12 @@ mod tests {
         before.judge(found("r1", Some("m0"), None));
         let told = before.judge(found("r1", Some("m1"), Some(SECOND)));
         assert!(matches!(told, Verdict::LostAndTold(_)));
+        // Another node's loss, which does not show here.
+        let other = mark();
+        other.judge(found("r1", Some("m1"), None));
+        let learnt = other.judge(found("r1", Some("m1"), Some(SECOND)));
+        assert_eq!(learnt, Verdict::Learnt(SECOND));
+        let again = other.judge(found("r1", Some("m1"), Some(SECOND)));
+        assert_eq!(again, Verdict::Same, "it is learnt once");
     }
 }

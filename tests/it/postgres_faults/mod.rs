@@ -3,6 +3,7 @@
 
 mod connections;
 mod fitness;
+mod losses;
 mod pooler;
 mod proxy;
 mod records;

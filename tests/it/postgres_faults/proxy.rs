@@ -180,6 +180,8 @@ fn terminated_sessions_cost_at_most_an_answer() {
 fn two(upstream: &Upstream, url: &str) -> [Sidecar; 2] {
     let tables = Tables {
         store_url: Some(url),
+        // A hundred at once on a busy machine are no outage.
+        store: "timeout = \"10s\"",
         ..Tables::default()
     };
     let plan = Plan::new(upstream.addr, &tables);

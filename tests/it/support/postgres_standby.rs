@@ -1,13 +1,35 @@
-//! A second PostgreSQL that has everything of the first.
+//! A second PostgreSQL that has everything of the first, or had it once: standbys and backups.
 
 use std::path::Path;
+
+use tempfile::TempDir;
 
 use super::postgres::{Postgres, command, folder, spawn};
 use super::redis::next_addr;
 
+fn copy(from: &Path, into: &Path) {
+    let copied = command(Path::new("cp"))
+        .arg("-a")
+        .args([from, into])
+        .status();
+    assert!(copied.unwrap().success());
+}
+
 impl Postgres {
     /// A standby of this server, which from now on waits for it at each commit.
     pub fn with_standby(&self) -> Self {
+        let standby = self.with_slow_standby();
+        self.sql_now("ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.sql_now("SELECT pg_reload_conf()");
+        super::eventually("each commit waits for the standby", || {
+            let state = "SELECT sync_state FROM pg_stat_replication";
+            self.sql_now(state) == ["sync"]
+        });
+        standby
+    }
+
+    /// A standby that no commit waits for.
+    pub fn with_slow_standby(&self) -> Self {
         let own = folder();
         // Over the socket: there anybody may replicate.
         let beside = self.binaries.join("pg_basebackup");
@@ -37,13 +59,20 @@ impl Postgres {
             template: self.template.clone(),
         };
         assert!(standby.came_up(), "{}", standby.log());
-        self.sql_now("ALTER SYSTEM SET synchronous_standby_names = '*'");
-        self.sql_now("SELECT pg_reload_conf()");
-        super::eventually("each commit waits for the standby", || {
-            let state = "SELECT sync_state FROM pg_stat_replication";
-            self.sql_now(state) == ["sync"]
-        });
         standby
+    }
+
+    /// A copy of its folder, as a backup is; it must not run.
+    pub fn back_up(&self) -> TempDir {
+        let kept = folder();
+        copy(&self.data(), kept.path());
+        kept
+    }
+
+    /// Puts such a copy in its folder's place.
+    pub fn restore(&self, kept: &TempDir) {
+        std::fs::remove_dir_all(self.data()).unwrap();
+        copy(&kept.path().join("data"), self.folder.path());
     }
 
     /// The standby is the server now.

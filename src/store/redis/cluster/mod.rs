@@ -141,7 +141,7 @@ impl Cluster {
     }
 
     fn lost(&self, how: &'static str) {
-        if self.loss.is_watched() && !self.loss.is_lossless() {
+        if self.loss.is_watched() && !self.loss.failover_keeps() {
             self.loss.notice(how);
         }
     }
