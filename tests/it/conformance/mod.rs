@@ -1,10 +1,12 @@
-//! The conversations of `tests/cases`, played against the real program from outside.
+//! The conversations of `tests/cases`, played against the real program from outside: over files, over
+//! Redis and over PostgreSQL.
 //!
 //! `CASE=K01` plays one case. What the format means is in `tests/cases/README.md`. A case with a word
 //! that is not known here fails; the only way around is the list of cases that stand back, and
 //! that list is checked: each id exists, each reason is an allowed one, and no case on it passes.
 
 mod dialogue;
+mod home;
 mod octets;
 mod report;
 mod settings;
@@ -18,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::support::sidecar::Sidecar;
+use home::Home;
 
 /// Cases at once: most of them wait, most of the time.
 const WORKERS: usize = 6;
@@ -27,7 +30,7 @@ const LOG_LINES: usize = 40;
 /// Why a case may stand back.
 const REASONS: [&str; 2] = ["1xx forwarding", "no config key: strip_prefix"];
 
-type Play = fn(&Value) -> Result<(), Vec<String>>;
+type Play = fn(&Value, &Home) -> Result<(), Vec<String>>;
 type StandBack = BTreeMap<String, BTreeMap<String, String>>;
 
 /// One case to play.
@@ -109,9 +112,9 @@ fn entries(stand_back: &StandBack) -> Vec<Entry> {
     entries
 }
 
-fn run(entry: &Entry) -> Result<(), Vec<String>> {
-    let play = || (entry.play)(&entry.case);
-    std::panic::catch_unwind(play).unwrap_or_else(|panic| {
+fn run(entry: &Entry, home: &Home) -> Result<(), Vec<String>> {
+    let play = || (entry.play)(&entry.case, home);
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(play)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         Err(vec![format!("broke off: {}", text.unwrap_or_default())])
@@ -119,7 +122,7 @@ fn run(entry: &Entry) -> Result<(), Vec<String>> {
 }
 
 /// Plays all, a few at once. The results, by their entry's index.
-fn run_all(entries: &[&Entry]) -> BTreeMap<usize, Result<(), Vec<String>>> {
+fn run_all(entries: &[&Entry], home: &Home) -> BTreeMap<usize, Result<(), Vec<String>>> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
@@ -128,7 +131,7 @@ fn run_all(entries: &[&Entry]) -> BTreeMap<usize, Result<(), Vec<String>>> {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(entry) = entries.get(at) else { break };
-                    let result = run(entry);
+                    let result = run(entry, home);
                     results.lock().unwrap().insert(at, result);
                 }
             });
@@ -139,6 +142,25 @@ fn run_all(entries: &[&Entry]) -> BTreeMap<usize, Result<(), Vec<String>>> {
 
 #[test]
 fn every_case_holds_or_stands_back_with_a_reason() {
+    play_all(&Home::file());
+}
+
+#[test]
+fn every_case_holds_on_redis() {
+    if let Some(home) = Home::redis() {
+        play_all(&home);
+    }
+}
+
+#[test]
+fn every_case_holds_on_postgres() {
+    if let Some(home) = Home::postgres() {
+        play_all(&home);
+    }
+}
+
+/// Plays what is asked for, says how much it was, and demands that all of it holds.
+fn play_all(home: &Home) {
     let stand_back: StandBack =
         serde_json::from_str(include_str!("../../cases/not-yet.json")).unwrap();
     let all = entries(&stand_back);
@@ -148,7 +170,7 @@ fn every_case_holds_or_stands_back_with_a_reason() {
         .filter(|entry| one.as_deref().is_none_or(|one| one == id(&entry.case)))
         .collect();
     assert!(!chosen.is_empty(), "no case is called {one:?}");
-    let results = run_all(&chosen);
+    let results = run_all(&chosen, home);
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     let mut faults = Vec::new();
     for (at, result) in results {
@@ -171,8 +193,15 @@ fn every_case_holds_or_stands_back_with_a_reason() {
         }
     }
     for (file, (ran, back)) in &counts {
-        println!("{file}: {ran} cases ran, {back} not yet");
+        println!("{file}{home}: {ran} cases ran, {back} not yet");
     }
+    if let Some(places @ 1..) = home.places() {
+        let records = home.records();
+        println!("{places} of all{home}, which left {records} records there");
+        assert!(one.is_some() || records > 0, "no record is{home}");
+    }
+    let is_used = home.places() != Some(0);
+    assert!(one.is_some() || is_used, "no case was played{home}");
     assert!(
         faults.is_empty(),
         "{} faults\n{}",

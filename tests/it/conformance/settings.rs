@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::home::Home;
 use crate::support::sidecar::{Plan, Tables};
 
 /// The tables of a configuration, filled key by key.
@@ -51,8 +52,14 @@ impl Settings {
         self.routes.push(route.into());
     }
 
-    /// What starts the program with it.
-    pub(super) fn plan(&self, upstream: SocketAddr) -> Plan {
+    /// What starts the program with it; the records are at `home` unless the case says where.
+    pub(super) fn plan(mut self, upstream: SocketAddr, home: &Home) -> Plan {
+        if self.store_url.is_none()
+            && let Some(place) = home.place()
+        {
+            self.set("store.namespace", place.namespace);
+            self.store_url = Some(place.url);
+        }
         let lines = |name: &str| {
             let table = self.root.get(name).and_then(Value::as_table);
             table.map_or_else(String::new, |table| toml::to_string(table).unwrap())

@@ -50,9 +50,13 @@ async fn an_idle_session_that_was_closed_costs_nobody_an_error() {
 
 #[tokio::test]
 async fn a_crash_loses_nothing_that_was_acknowledged() {
-    let Some(mut bench) = Bench::start(&["fsync=on"]).await else {
-        return;
-    };
+    if let Some(bench) = Bench::start(&["fsync=on"]).await {
+        loses_nothing_acknowledged(bench, Postgres::crash).await;
+    }
+}
+
+/// What was answered before the server ends is there after it.
+pub(super) async fn loses_nothing_acknowledged(mut bench: Bench, end: fn(&mut Postgres)) {
     let mut claims = JoinSet::new();
     for number in 1..=200 {
         let store = Arc::clone(&bench.store);
@@ -64,7 +68,7 @@ async fn a_crash_loses_nothing_that_was_acknowledged() {
         assert_eq!(said.unwrap(), "acquired 1");
         acknowledged.push(number);
     }
-    bench.server.crash();
+    end(&mut bench.server);
     for (number, said) in claims.join_all().await {
         match said {
             Ok(said) => {

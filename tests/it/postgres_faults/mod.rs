@@ -8,6 +8,7 @@ mod pooler;
 mod proxy;
 mod records;
 mod refusals;
+mod releases;
 mod security;
 mod sweeps;
 mod tiered;
@@ -22,6 +23,7 @@ use retrysafe::store::{PostgresStores, Settings, Store, StoreError};
 use crate::store_contract::bench::comparable;
 use crate::store_contract::operations::words;
 use crate::support::postgres::{Postgres, settings, stores, stores_with};
+use crate::support::postgres_releases::Release;
 
 /// A server and a handle that has talked to it.
 struct Bench {
@@ -33,7 +35,11 @@ struct Bench {
 impl Bench {
     /// `None` where no server is installed.
     async fn start(arguments: &[&str]) -> Option<Self> {
-        let server = Postgres::start(arguments)?;
+        Self::start_release(Release::Installed, arguments).await
+    }
+
+    async fn start_release(release: Release, arguments: &[&str]) -> Option<Self> {
+        let server = Postgres::start_release(release, arguments)?;
         let stores = stores(&server.url());
         // It creates the table; what it warns of is not the matter here.
         drop(stores.check().await.unwrap());

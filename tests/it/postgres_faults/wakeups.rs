@@ -51,11 +51,8 @@ const DEAFEN: &str = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activi
                       WHERE application_name = 'retrysafe' AND query IN ('SELECT 1', \
                       'LISTEN retrysafe_records')";
 
-#[tokio::test]
-async fn a_settle_wakes_the_waiters_of_another_process() {
-    let Some(bench) = Bench::start(&[]).await else {
-        return;
-    };
+/// A test for each release: `releases.rs`.
+pub(super) async fn wakes_another_process(bench: Bench) {
     let waiter = Waiter::on(&bench.server.url(), PATIENT);
     bench.says(1, claim('a')).await;
     bench.says(2, claim('a')).await;

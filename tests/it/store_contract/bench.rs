@@ -13,6 +13,7 @@ use retrysafe::store::{FileStore, MemoryStore, RedisStores, Settings, Store, Sto
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::postgres::{self, Postgres};
+use crate::support::postgres_releases::Release;
 use crate::support::redis::{Flavour, Redis, least_rights, settings_at};
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_groups::{self, Sentineled};
@@ -37,7 +38,7 @@ pub(crate) enum Kind {
     /// A master that sentinels name.
     Sentinel,
     Cluster,
-    Postgres,
+    Postgres(Release),
     SealedPostgres,
     /// PostgreSQL with Redis before it.
     Tiered,
@@ -64,14 +65,18 @@ impl Kind {
             | Self::Confirmed
             | Self::Sentinel
             | Self::Cluster => 200,
-            Self::Postgres | Self::SealedPostgres | Self::Tiered => 60,
+            Self::Postgres(_) | Self::SealedPostgres | Self::Tiered => 60,
         }
     }
 }
 
 /// On a server that does not wait for its disk: what is not on disk is not what these cases are about.
 fn postgres_of(kind: Kind) -> Option<(Arc<dyn Store>, Time)> {
-    let server = Postgres::start(&["synchronous_commit=off"])?;
+    let release = match kind {
+        Kind::Postgres(release) => release,
+        _ => Release::Installed,
+    };
+    let server = Postgres::start_release(release, &["synchronous_commit=off"])?;
     match kind {
         Kind::Tiered => {
             let cache = Redis::start(&[])?;
@@ -209,7 +214,7 @@ impl Bench {
                 let settings = settings_at(as_sidecar(&cluster.url()));
                 (open(&settings), Time::Cluster(cluster))
             }
-            Kind::Postgres | Kind::SealedPostgres | Kind::Tiered => postgres_of(kind)?,
+            Kind::Postgres(_) | Kind::SealedPostgres | Kind::Tiered => postgres_of(kind)?,
         };
         Some(Self {
             store,

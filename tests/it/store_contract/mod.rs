@@ -29,7 +29,7 @@ macro_rules! for_every_store {
         mod $name {
             use super::bench::Kind;
             #[allow(unused_imports)]
-            use crate::support::redis::Flavour;
+            use crate::support::{postgres_releases::Release, redis::Flavour};
 
             const KIND: Kind = $kind;
 
@@ -62,7 +62,11 @@ for_every_store! {
     confirmed_store = Kind::Confirmed;
     sentinel_store = Kind::Sentinel;
     cluster_store = Kind::Cluster;
-    postgres_store = Kind::Postgres;
+    postgres_store = Kind::Postgres(Release::Installed);
+    postgres_14_store = Kind::Postgres(Release::V14);
+    postgres_16_store = Kind::Postgres(Release::V16);
+    postgres_17_store = Kind::Postgres(Release::V17);
+    postgres_18_store = Kind::Postgres(Release::V18);
     sealed_postgres_store = Kind::SealedPostgres;
     tiered_store = Kind::Tiered;
 }

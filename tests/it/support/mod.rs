@@ -6,6 +6,7 @@ pub mod cut;
 pub mod faulty;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod postgres_releases;
 mod postgres_standby;
 pub mod redis;
 pub mod redis_cluster;

@@ -1,13 +1,13 @@
 //! A real PostgreSQL in a temporary folder, gone when it is dropped.
 //!
-//! The cluster is made once per test process and copied for each server. It runs as the user
-//! `postgres` where the tests run as root, which it refuses.
+//! It runs as the user `postgres` where the tests run as root, which it refuses. Which release, and
+//! what its servers are made from, is in `postgres_releases.rs`.
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use retrysafe::config::parse_store_url;
@@ -20,11 +20,12 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::authority::Pair;
-use super::redis::{Redis, next_addr, skipped};
-use super::{PATIENCE, in_time};
+use super::postgres_releases::{Origin, Release};
+use super::redis::{Redis, next_addr};
+use super::{PATIENCE, eventually, in_time};
 
 /// Which user and group the server runs as; `None`: as these tests do.
-fn user() -> Option<(u32, u32)> {
+pub(super) fn user() -> Option<(u32, u32)> {
     let id = |arguments: &[&str]| {
         let said = Command::new("id").args(arguments).output().ok()?.stdout;
         String::from_utf8(said).ok()?.trim().parse::<u32>().ok()
@@ -59,98 +60,43 @@ fn own(path: &Path) {
     }
 }
 
-/// Where the server's programs are: in the path, or where Debian keeps them, the newest first.
-fn binaries() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<_> = std::env::split_paths(&path).collect();
-    let versions = std::fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten();
-    let mut debian: Vec<_> = versions
-        .flatten()
-        .filter_map(|entry| {
-            Some((
-                entry.file_name().to_str()?.parse::<u32>().ok()?,
-                entry.path(),
-            ))
-        })
-        .collect();
-    debian.sort();
-    folders.extend(debian.into_iter().rev().map(|(_, path)| path.join("bin")));
-    let found = folders
-        .into_iter()
-        .find(|folder| folder.join("initdb").exists() && folder.join("postgres").exists());
-    if found.is_none() {
-        skipped("PostgreSQL is not installed (apt-get install postgresql)");
-    }
-    found
-}
-
-/// An empty cluster, to be copied. It goes with the last server that was made from it.
-fn template(binaries: &Path) -> Arc<TempDir> {
-    static TEMPLATE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
-    let mut template = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(folder) = template.upgrade() {
-        return folder;
-    }
-    let folder = folder();
-    let made = command(&binaries.join("initdb"))
-        .args([
-            "-A",
-            "trust",
-            "-U",
-            "app",
-            "--no-sync",
-            "-E",
-            "UTF8",
-            "--locale=C",
-        ])
-        .args(["--wal-segsize=1", "-D"])
-        .arg(folder.path().join("data"))
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert!(made.status.success(), "{errors}");
-    let folder = Arc::new(folder);
-    *template = Arc::downgrade(&folder);
-    folder
-}
-
 /// A running server.
 #[derive(Debug)]
 pub struct Postgres {
-    pub(super) binaries: PathBuf,
+    pub(super) origin: Arc<Origin>,
     pub(super) folder: TempDir,
     pub(super) addr: SocketAddr,
     pub(super) settings: Vec<String>,
     pub(super) process: Child,
-    pub(super) template: Arc<TempDir>,
 }
 
 impl Postgres {
-    /// With these settings (`name=value`); `None`, and a line that says so, without one.
+    /// The installed server with these settings (`name=value`); `None`, and a line that says so,
+    /// without one.
     pub fn start(settings: &[&str]) -> Option<Self> {
-        let binaries = binaries()?;
+        Self::start_release(Release::Installed, settings)
+    }
+
+    pub fn start_release(release: Release, settings: &[&str]) -> Option<Self> {
+        let origin = release.origin()?;
         let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let template = template(&binaries);
             let folder = folder();
             let copied = command(Path::new("cp"))
                 .arg("-a")
-                .arg(template.path().join("data"))
+                .arg(origin.cluster())
                 .arg(folder.path())
                 .status();
             assert!(copied.unwrap().success());
             let addr = next_addr();
-            let process = spawn(&binaries, folder.path(), addr, &settings);
+            let process = spawn(&origin, folder.path(), addr, &settings);
             let mut server = Self {
-                binaries: binaries.clone(),
+                origin: Arc::clone(&origin),
                 folder,
                 addr,
                 settings: settings.clone(),
                 process,
-                template,
             };
             if server.came_up() {
                 return Some(server);
@@ -221,11 +167,31 @@ impl Postgres {
         self.process.wait().unwrap();
     }
 
+    /// Kills it and all its sessions as `kill -9` does.
+    pub fn kill(&mut self) {
+        // A server that stands still begins no further process and buries none.
+        self.pause();
+        let parent = self.process.id().to_string();
+        let killed = Command::new("pkill")
+            .args(["-KILL", "-P", &parent])
+            .status();
+        assert!(killed.unwrap().success());
+        // One that still has the shared memory would keep the next server from starting.
+        eventually("all of them are dead", || {
+            let arguments = ["-o", "stat=", "--ppid", &parent];
+            let listed = Command::new("ps").args(arguments).output().unwrap();
+            let states = String::from_utf8(listed.stdout).unwrap();
+            states.lines().all(|state| state.starts_with('Z'))
+        });
+        self.signal("-KILL");
+        self.process.wait().unwrap();
+    }
+
     /// Starts it again on the same port over the same folder, and waits until it answers.
     pub fn restart(&mut self, more: &[&str]) {
         let mut settings = self.settings.clone();
         settings.extend(more.iter().map(ToString::to_string));
-        self.process = spawn(&self.binaries, self.folder.path(), self.addr, &settings);
+        self.process = spawn(&self.origin, self.folder.path(), self.addr, &settings);
         assert!(self.came_up(), "it starts again: {}", self.log());
     }
 
@@ -308,7 +274,7 @@ impl Drop for Postgres {
 }
 
 pub(super) fn spawn(
-    binaries: &Path,
+    origin: &Origin,
     folder: &Path,
     addr: SocketAddr,
     settings: &[String],
@@ -318,7 +284,7 @@ pub(super) fn spawn(
         .append(true)
         .open(folder.join("log"))
         .unwrap();
-    let mut server = command(&binaries.join("postgres"));
+    let mut server = command(&origin.programs().join("postgres"));
     server.arg("-D").arg(folder.join("data"));
     let own = [
         format!("listen_addresses={}", addr.ip()),

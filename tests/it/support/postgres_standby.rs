@@ -32,7 +32,7 @@ impl Postgres {
     pub fn with_slow_standby(&self) -> Self {
         let own = folder();
         // Over the socket: there anybody may replicate.
-        let beside = self.binaries.join("pg_basebackup");
+        let beside = self.origin.programs().join("pg_basebackup");
         let in_the_path = Path::new("pg_basebackup");
         let copied = command(if beside.exists() {
             &beside
@@ -49,14 +49,13 @@ impl Postgres {
         let errors = String::from_utf8_lossy(&copied.stderr).into_owned();
         assert!(copied.status.success(), "{errors}");
         let addr = next_addr();
-        let process = spawn(&self.binaries, own.path(), addr, &self.settings);
+        let process = spawn(&self.origin, own.path(), addr, &self.settings);
         let mut standby = Self {
-            binaries: self.binaries.clone(),
+            origin: self.origin.clone(),
             folder: own,
             addr,
             settings: self.settings.clone(),
             process,
-            template: self.template.clone(),
         };
         assert!(standby.came_up(), "{}", standby.log());
         standby

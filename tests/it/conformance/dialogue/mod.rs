@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::home::Home;
 use super::octets::{body, field_value, latin1};
 use super::settings::CaseWords;
 use super::wire::{Ending, Got, Wire};
@@ -103,7 +104,7 @@ struct Stage {
 }
 
 /// Plays one case; the faults, and the sidecar's log if there are any.
-pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
+pub(super) fn play(case: &Value, home: &Home) -> Result<(), Vec<String>> {
     let case: Case = super::read(case)?;
     for answer in &case.config.upstream {
         answer.check().map_err(|fault| vec![fault])?;
@@ -111,7 +112,7 @@ pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
     let one = |fault: String| vec![fault];
     let reserved = Reserved::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let settings = case.config.proxy.settings().map_err(one)?;
-    let plan = settings.plan(reserved.addr);
+    let plan = settings.plan(reserved.addr, home);
     let answers = case.config.upstream;
     let start = move || {
         reserved.start(None, move |request, number| {

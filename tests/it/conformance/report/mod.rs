@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::home::Home;
 use super::settings::ReportWords;
 use super::wire::{Got, Wire};
 use crate::support::redis::Redis;
@@ -77,7 +78,7 @@ struct Stage {
 }
 
 /// Plays one case and judges it.
-pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
+pub(super) fn play(case: &Value, home: &Home) -> Result<(), Vec<String>> {
     let case: Case = super::read(case)?;
     let one = |fault: String| vec![fault];
     let mut redis = None;
@@ -102,7 +103,7 @@ pub(super) fn play(case: &Value) -> Result<(), Vec<String>> {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = case.config.proxy.settings().map_err(one)?;
     settings.store_url = redis.as_ref().map(Redis::url);
-    let plan = settings.plan(reserved.addr).folder(folder.path());
+    let plan = settings.plan(reserved.addr, home).folder(folder.path());
     let running = upstream::Running::default();
     let initially_down = case.upstream.initially_down;
     let idle = case.upstream.idle_close_ms.map(Duration::from_millis);
