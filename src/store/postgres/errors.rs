@@ -24,6 +24,21 @@ pub(super) fn is_forbidden(error: &Error) -> bool {
     error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
 }
 
+/// What it was asked about itself it does not tell, this role or anybody.
+pub(super) fn is_not_told(error: &Error) -> bool {
+    let of_the_table = error.as_db_error().is_some_and(|answered| {
+        // Where the right to read the table is missing, its name is said.
+        answered.message().contains("retrysafe_records")
+    });
+    let codes = [
+        SqlState::INSUFFICIENT_PRIVILEGE,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::FEATURE_NOT_SUPPORTED,
+        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+    ];
+    !of_the_table && error.code().is_some_and(|code| codes.contains(code))
+}
+
 /// Whether the session can be used no more, or leads to a server that takes no writes: behind a
 /// name the primary may be somebody else by now.
 pub(super) fn ends_session(error: &Error) -> bool {

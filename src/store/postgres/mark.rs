@@ -41,6 +41,8 @@ struct Known {
     server: Option<Server>,
     /// Somebody's loss was told at the last look.
     told: bool,
+    /// The server tells this role nothing of its log.
+    is_silent: bool,
 }
 
 /// The row of the mark.
@@ -84,7 +86,7 @@ impl Mark {
     /// Looks, and takes in what it comes to.
     pub(super) async fn look(&self, lent: &mut Lent) -> Result<(), StoreError> {
         let mut known = self.known.lock().await;
-        let Some(found) = find(lent).await? else {
+        let Some(found) = find(lent, &mut known).await? else {
             return Ok(());
         };
         let verdict = judge(&self.loss, &mut known, found);
@@ -116,17 +118,23 @@ impl Mark {
 }
 
 /// `None`: there is nothing to be looked at here, and nothing can be claimed either.
-async fn find(lent: &mut Lent) -> Result<Option<Found>, StoreError> {
-    let rows = match lent.query(LOOK, &[]).await {
-        Err(Trouble::Answered(error)) if !errors::ends_session(&error) => {
-            // Not every server tells everybody of its log.
-            match lent.query(LOOK_AT_ROWS, &[]).await {
-                Err(trouble) if cannot_matter(&trouble) => return Ok(None),
-                rows => rows?,
-            }
+async fn find(lent: &mut Lent, known: &mut Known) -> Result<Option<Found>, StoreError> {
+    if !known.is_silent {
+        match lent.query(LOOK, &[]).await {
+            Ok(rows) => return read(&rows),
+            // It is asked once: each refusal is a line in its log.
+            Err(Trouble::Answered(error)) if errors::is_not_told(&error) => known.is_silent = true,
+            Err(trouble) if cannot_matter(&trouble) => return Ok(None),
+            Err(trouble) => return Err(trouble.into()),
         }
-        rows => rows?,
-    };
+    }
+    match lent.query(LOOK_AT_ROWS, &[]).await {
+        Err(trouble) if cannot_matter(&trouble) => Ok(None),
+        rows => read(&rows?),
+    }
+}
+
+fn read(rows: &[Row]) -> Result<Option<Found>, StoreError> {
     let row = rows.first().ok_or_else(|| errors::odd("a look"))?;
     Found::read(row).map_err(|_| errors::odd("a look"))
 }
@@ -156,6 +164,7 @@ fn judge(loss: &Loss, known: &mut Known, found: Found) -> Verdict {
         mark: found.mark,
         server: found.server.or_else(|| known.server.take()),
         told: found.hold_off.is_some(),
+        is_silent: known.is_silent,
     };
     verdict
 }

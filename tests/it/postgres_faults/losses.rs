@@ -8,11 +8,11 @@ use retrysafe::store::{PostgresStores, Settings};
 
 use crate::losses::{is_held_off, nothing_runs_twice, start};
 use crate::support::client::pay;
-use crate::support::eventually;
 use crate::support::faulty::Faulty;
 use crate::support::postgres::{Postgres, settings, stores, stores_with};
 use crate::support::sidecar::Sidecar;
 use crate::support::upstream::Upstream;
+use crate::support::{eventually, in_time};
 
 /// A server that has the table and the mark.
 async fn server(arguments: &[&str]) -> Option<Postgres> {
@@ -81,6 +81,9 @@ fn a_server_that_tells_nothing_of_itself_is_known_by_its_mark() {
     nothing_runs_twice(&url, || {
         server.sql_now("TRUNCATE retrysafe_records");
     });
+    let log = server.log();
+    let asked = log.matches("permission denied for function").count();
+    assert_eq!(asked, 3, "each of the processes asked once: {log}");
 }
 
 #[test]
@@ -142,6 +145,32 @@ async fn a_table_restored_from_a_dump_is_known_by_its_number() {
     late.look().await;
     assert_eq!(losses(&late).0, 0);
     assert!(late.loss().left().is_some());
+}
+
+/// A crash is no loss, an older folder is one; whatever the release calls its log.
+pub(super) async fn tells_a_backup_from_a_crash(mut server: Postgres) {
+    stores(&server.url()).init().await.unwrap();
+    let stores = watching(&server.url());
+    drop(stores.guarantee().await.unwrap());
+    for _ in 0..2 {
+        stores.look().await;
+    }
+    server.crash();
+    let backup = server.back_up();
+    server.restart(&[]);
+    server.sql("CREATE TABLE more ()").await;
+    let seen = async || {
+        in_time("it answers", async || stores.handle().ping().await.is_ok()).await;
+        stores.look().await;
+        losses(&stores)
+    };
+    assert_eq!(seen().await, (0, ""));
+    let log = server.log();
+    assert!(!log.contains("ERROR:"), "{log}");
+    server.crash();
+    server.restore(&backup);
+    server.restart(&[]);
+    assert_eq!(seen().await, (1, "it is as it was at an earlier time"));
 }
 
 #[tokio::test]

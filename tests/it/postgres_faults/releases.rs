@@ -5,6 +5,7 @@ use retrysafe::store::tier::Tier;
 
 use super::Bench;
 use super::connections::loses_nothing_acknowledged;
+use super::losses::tells_a_backup_from_a_crash;
 use super::wakeups::wakes_another_process;
 use crate::support::postgres::{Postgres, stores};
 use crate::support::postgres_releases::Release;
@@ -23,6 +24,13 @@ macro_rules! for_every_release {
             async fn a_settle_wakes_the_waiters_of_another_process() {
                 if let Some(bench) = Bench::start_release($release, &[]).await {
                     wakes_another_process(bench).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn a_backup_is_told_from_a_crash() {
+                if let Some(server) = Postgres::start_release($release, &["fsync=on"]) {
+                    tells_a_backup_from_a_crash(server).await;
                 }
             }
 
