@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::proxy::{Phase, Shared, UpstreamSettings, UpstreamUrl, WaitingRoom};
 use crate::routes::{RouteError, Routes};
 use crate::server::{self, Front};
-use crate::store::guarded::{Breaker, Guarded};
+use crate::store::guarded::Breaker;
 use crate::store::tier::Tier;
 use crate::store::{OpenError, Stores, Wake};
 use crate::telemetry::Metrics;
@@ -189,7 +189,7 @@ impl App {
         for (number, listener) in self.listeners.into_iter().enumerate() {
             let worker = Worker {
                 shared: shared.clone(),
-                store: stores.handle(),
+                store: stores.guarded(&breaker, &shared.metrics),
                 breaker: breaker.clone(),
                 front: front.clone(),
                 stopping: stopping.clone(),
@@ -199,14 +199,15 @@ impl App {
         }
         drop(served);
         serve_health(listening, self.health_listener, health.clone(), stopping)?;
-        let control = Guarded::new(stores.handle(), breaker.clone());
+        let control = stores.deciding(&breaker);
         tokio::spawn(control.clone().probe());
         tokio::spawn(shared.waiting.clone().look(control, self.wakes));
         if let Some(files) = towards_clients {
             tokio::spawn(files.renew(shared.metrics.clone()));
         }
-        for files in [towards_upstream, stores.take_certificates()] {
-            files.map(|files| tokio::spawn(files.renew(shared.metrics.clone())));
+        let towards_store = stores.take_certificates();
+        for files in towards_upstream.into_iter().chain(towards_store) {
+            tokio::spawn(files.renew(shared.metrics.clone()));
         }
         let duties = Duties {
             stores,

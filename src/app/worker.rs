@@ -14,7 +14,7 @@ use super::{AppError, failed};
 use crate::proxy::{Proxy, Shared};
 use crate::server::Front;
 use crate::store::Store;
-use crate::store::guarded::{Breaker, Guarded};
+use crate::store::guarded::Breaker;
 
 /// One thread: a runtime with everything of its own.
 pub(super) struct Worker {
@@ -47,7 +47,7 @@ impl Worker {
             tracing::error!(event = "fault", "a listener could not be used");
             return;
         };
-        let proxy = Proxy::new(self.shared, Guarded::new(self.store, self.breaker));
+        let proxy = Proxy::new(self.shared, self.store, self.breaker);
         let pruned = proxy.clone();
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));

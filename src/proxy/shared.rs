@@ -16,7 +16,7 @@ use crate::idempotency::Identity;
 use crate::idempotency::record::UnknownWhy;
 use crate::routes::Routes;
 use crate::store::Store;
-use crate::store::guarded::{Breaker, Guarded};
+use crate::store::guarded::Breaker;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Label;
 use crate::tls::Connector;
@@ -132,10 +132,9 @@ impl Shared {
 
 impl Proxy {
     /// One thread's proxy over its own store handle.
-    pub fn new(shared: Arc<Shared>, store: Arc<Guarded>) -> Arc<Self> {
+    pub fn new(shared: Arc<Shared>, store: Arc<dyn Store>, breaker: Arc<Breaker>) -> Arc<Self> {
         let connector = shared.connector.clone();
         let upstream = Pool::new(&shared.settings, connector, shared.metrics.clone());
-        let breaker = store.breaker().clone();
         Arc::new(Self {
             shared,
             store,

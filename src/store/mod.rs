@@ -168,7 +168,7 @@ pub struct Settings {
     pub wait_replicas: u32,
     /// `memory:` and `file:` under Kubernetes need this.
     pub single_replica: bool,
-    /// Redis: how long absent keys are not given out after it lost its memory; zero: nobody looks.
+    /// How long absent keys are not given out after the store lost its memory; zero: nobody looks.
     pub hold_off: Duration,
     /// Start although Redis may evict records. Loud.
     pub allow_eviction: bool,
@@ -195,6 +195,8 @@ pub struct Cache {
     pub url: StoreUrl,
     /// How long a copy is used at most.
     pub ttl: Duration,
+    /// `[store.cache_tls]`, for a cache that is reached over TLS.
+    pub tls: ClientSettings,
 }
 
 impl fmt::Display for Settings {

@@ -3,11 +3,12 @@
 //! Invariant: opening contacts nobody. Whether a Redis is there and fit is `check`'s question, so
 //! that a program can start before its Redis does.
 //!
-//! Deliberately absent: the deadline, the breaker and metrics around each call.
+//! Deliberately absent: what deadline, breaker and metrics around each call do (`guarded`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::guarded::{Breaker, Guarded};
 use super::loss::Loss;
 use super::tier::{self, Guarantee};
 use super::vault::Vault;
@@ -16,6 +17,7 @@ use super::{
     StoreUrl, TieredStores, WakeFn,
 };
 use crate::clock::Clock;
+use crate::telemetry::Metrics;
 use crate::tls::{Certificates, ClientSettings};
 
 /// An open store of whichever kind.
@@ -68,6 +70,24 @@ impl Stores {
             Self::Redis(stores) => stores.handle(),
             Self::Postgres(stores) => stores.handle(),
             Self::Tiered(stores) => stores.handle(),
+        }
+    }
+
+    /// A handle of what decides, behind deadline and breaker.
+    pub fn deciding(&self, breaker: &Arc<Breaker>) -> Arc<Guarded> {
+        let decides = match self {
+            Self::Tiered(stores) => stores.decides().handle(),
+            _ => self.handle(),
+        };
+        Guarded::new(decides, Arc::clone(breaker))
+    }
+
+    /// The same with a cache before it, where there is one.
+    pub fn guarded(&self, breaker: &Arc<Breaker>, metrics: &Arc<Metrics>) -> Arc<dyn Store> {
+        let decides = self.deciding(breaker);
+        match self {
+            Self::Tiered(stores) => stores.before(decides, Some(Arc::clone(metrics))),
+            _ => decides,
         }
     }
 
@@ -128,12 +148,12 @@ impl Stores {
     }
 
     /// Once: the certificates of a store over TLS, to be renewed while it is used.
-    pub fn take_certificates(&mut self) -> Option<Certificates<ClientSettings>> {
+    pub fn take_certificates(&mut self) -> Vec<Certificates<ClientSettings>> {
         match self {
-            Self::Memory(_) | Self::File(_) => None,
-            Self::Redis(stores) => stores.take_certificates(),
-            Self::Postgres(stores) => stores.take_certificates(),
-            Self::Tiered(stores) => stores.decides_mut().take_certificates(),
+            Self::Memory(_) | Self::File(_) => Vec::new(),
+            Self::Redis(stores) => stores.take_certificates().into_iter().collect(),
+            Self::Postgres(stores) => stores.take_certificates().into_iter().collect(),
+            Self::Tiered(stores) => stores.take_certificates(),
         }
     }
 

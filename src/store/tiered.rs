@@ -11,6 +11,10 @@
 //! forgets this too (a failover) repeats the old answer until the copy ends, `store.cache_ttl`
 //! later at most; R34 leaves a failed record for twice that.
 //!
+//! The deadline and the breaker around calls are those of the deciding store alone, behind the cache:
+//! while that store is out of reach the cache goes on answering replays, and its answers do not make
+//! the store look alive.
+//!
 //! Deliberately absent: writing to the cache from a settle; waiting for it.
 
 use std::sync::Arc;
@@ -22,6 +26,9 @@ use super::{OpenError, PostgresStores, Settings, Store, StoreError, StoreFuture}
 use crate::idempotency::record::State;
 use crate::idempotency::transition::Held;
 use crate::idempotency::{Operation, Outcome, Record, RecordKey};
+use crate::telemetry::Metrics;
+use crate::telemetry::metrics::Label;
+use crate::tls::{Certificates, ClientSettings};
 
 /// Copies are made of records up to this size.
 const LARGEST: usize = 1 << 20;
@@ -42,8 +49,7 @@ impl TieredStores {
         cache: &super::Cache,
         settings: &Settings,
     ) -> Result<Self, OpenError> {
-        let namespace = &settings.namespace;
-        let cache = RedisCache::new(&cache.url, namespace, cache.ttl, settings.timeout)?;
+        let cache = RedisCache::new(cache, &settings.namespace, settings.timeout)?;
         Ok(Self {
             control: cache.handle(),
             vault: Vault::new(settings.vault.clone()),
@@ -54,10 +60,17 @@ impl TieredStores {
 
     /// A handle for one thread.
     pub fn handle(&self) -> Arc<dyn Store> {
+        self.before(self.decides.handle(), None)
+    }
+
+    /// The same over a handle of the deciding store that somebody watches over: what the cache answers
+    /// says nothing of that store. `metrics`: where looks are counted.
+    pub fn before(&self, decides: Arc<dyn Store>, metrics: Option<Arc<Metrics>>) -> Arc<dyn Store> {
         Arc::new(TieredStore {
-            decides: self.decides.handle(),
+            decides,
             cache: self.cache.handle(),
             vault: Arc::clone(&self.vault),
+            metrics,
         })
     }
 
@@ -66,9 +79,13 @@ impl TieredStores {
         &self.decides
     }
 
-    /// The same, to be changed.
-    pub fn decides_mut(&mut self) -> &mut PostgresStores {
-        &mut self.decides
+    /// Once: the certificates of both, to be renewed while they are used.
+    pub fn take_certificates(&mut self) -> Vec<Certificates<ClientSettings>> {
+        let both = [
+            self.decides.take_certificates(),
+            self.cache.take_certificates(),
+        ];
+        both.into_iter().flatten().collect()
     }
 
     /// What the deciding store's check says. A cache that is not there is a warning.
@@ -97,22 +114,40 @@ struct TieredStore {
     decides: Arc<dyn Store>,
     cache: CacheHandle,
     vault: Arc<Vault>,
+    metrics: Option<Arc<Metrics>>,
 }
 
 impl TieredStore {
+    fn count(&self, result: &'static str) {
+        if let Some(metrics) = &self.metrics {
+            let labels = Label([("result", result)]);
+            metrics.cache_lookups.get_or_create(&labels).inc();
+        }
+    }
+
     async fn claim(&self, key: RecordKey, operation: Operation) -> Result<Outcome, StoreError> {
         let missed = match self.cache.look(key).await {
             Look::Copy(copy) => match self.vault.decode(key, &copy) {
                 Ok(record) if is_final(&record) => {
+                    self.count("hit");
                     // The exception of the contract: nothing is decided by its age.
                     let age = Duration::ZERO;
                     return Ok(Outcome::Held(Held { record, age }));
                 }
                 // What it is worth the deciding store knows.
-                _ => None,
+                _ => {
+                    self.count("unusable");
+                    None
+                }
             },
-            Look::Missed(missed) => Some(missed),
-            Look::Unusable => None,
+            Look::Missed(missed) => {
+                self.count("miss");
+                Some(missed)
+            }
+            Look::Unusable => {
+                self.count("unusable");
+                None
+            }
         };
         let outcome = self.decides.apply(key, operation).await?;
         if let (Outcome::Held(held), Some(missed)) = (&outcome, missed)

@@ -30,6 +30,8 @@ pub struct ClientSettings {
 /// The keys that name a client's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientKeys {
+    /// The table that they are in.
+    pub table: &'static str,
     ca: TlsFile,
     certificate: TlsFile,
     key: TlsFile,
@@ -38,6 +40,7 @@ pub struct ClientKeys {
 impl ClientKeys {
     /// `[store.tls]`
     pub const STORE: Self = Self {
+        table: "store.tls",
         ca: TlsFile {
             key: "store.tls.ca_file",
             holds: Holds::Authorities,
@@ -52,8 +55,26 @@ impl ClientKeys {
         },
     };
 
+    /// `[store.cache_tls]`
+    pub const CACHE: Self = Self {
+        table: "store.cache_tls",
+        ca: TlsFile {
+            key: "store.cache_tls.ca_file",
+            holds: Holds::Authorities,
+        },
+        certificate: TlsFile {
+            key: "store.cache_tls.cert_file",
+            holds: Holds::Chain,
+        },
+        key: TlsFile {
+            key: "store.cache_tls.key_file",
+            holds: Holds::Key,
+        },
+    };
+
     /// `[upstream.tls]`
     pub const UPSTREAM: Self = Self {
+        table: "upstream.tls",
         ca: TlsFile {
             key: "upstream.tls.ca_file",
             holds: Holds::Authorities,

@@ -209,6 +209,7 @@ fn the_examples_of_the_shipped_file_are_valid() {
     // Files that are there.
     let text = text.join("\n");
     let text = text
+        .replace("/run/secrets/cache-tls/", "/run/secrets/tls/")
         .replace("/run/secrets/tls/tls", "tests/configs/tls/good")
         .replace("/run/secrets/tls/ca", "tests/configs/tls/ca")
         .replace("/run/secrets/retrysafe-keys", "tests/configs/keys/good.txt")

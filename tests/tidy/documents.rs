@@ -28,7 +28,7 @@ fn both_ways(code: &BTreeSet<String>, page: &BTreeSet<String>, where_: &str) -> 
 
 #[test]
 fn every_metric_is_documented_by_the_name_it_is_scraped_by() {
-    let text = read("src/telemetry/metrics.rs");
+    let text = read("src/telemetry/metrics/mod.rs");
     let register = Regex::new(
         r#"register(_with_unit)?\(\s*"([a-z_]+)",\s*"[^"]*",\s*(?:Unit::([A-Za-z]+),)?\s*([a-z._]+)"#,
     )

@@ -109,7 +109,7 @@ const DOORS: &[(&str, &str)] = &[
     ("h2", "src/proxy/upstream/"),
     ("hmac", "src/idempotency/secret.rs"),
     ("httpdate", "src/proxy/rewrite.rs"),
-    ("prometheus_client", "src/telemetry/metrics.rs"),
+    ("prometheus_client", "src/telemetry/metrics/"),
     ("lz4_flex", "src/store/vault/"),
     ("redb", "src/store/file/"),
     ("redis", "src/store/redis/"),

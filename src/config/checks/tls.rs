@@ -1,8 +1,12 @@
-//! Checks on the files of `[server.tls]`, `[upstream.tls]` and `[store.tls]`: there, readable, pairs.
+//! Checks on the files of `[server.tls]`, `[upstream.tls]`, `[store.tls]` and
+//! `[store.cache_tls]`: there, readable, pairs.
+
+use std::fmt;
 
 use super::super::Config;
 use super::Checks;
 use crate::proxy::UpstreamUrl;
+use crate::store::StoreUrl;
 use crate::tls::{Side, inspect};
 
 const UPSTREAM: [&str; 4] = [
@@ -17,6 +21,13 @@ const STORE: [&str; 4] = [
     "store.tls.server_name",
     "store.tls.cert_file",
     "store.tls.key_file",
+];
+
+const CACHE: [&str; 4] = [
+    "store.cache_tls.ca_file",
+    "store.cache_tls.server_name",
+    "store.cache_tls.cert_file",
+    "store.cache_tls.key_file",
 ];
 
 impl Checks<'_, '_> {
@@ -35,6 +46,14 @@ impl Checks<'_, '_> {
         }
         if config.store.url.is_tls() {
             self.files(&STORE, &config.store.tls, &["store.url", "store.url_file"]);
+        }
+        if let Some(cache) = config
+            .store
+            .cache
+            .as_ref()
+            .filter(|cache| cache.url.is_tls())
+        {
+            self.files(&CACHE, &cache.tls, &["store.cache", "store.cache_file"]);
         }
     }
 
@@ -57,25 +76,37 @@ impl Checks<'_, '_> {
         }
     }
 
-    /// `[upstream.tls]` belongs to `https://`, `[store.tls]` to a store over TLS.
+    /// `[upstream.tls]` belongs to `https://`, `[store.tls]` to a store over TLS,
+    /// `[store.cache_tls]` to such a cache.
     pub(super) fn tls_belongs(&mut self, config: &Config) {
         let (upstream, store) = (&config.proxy.upstream.url, &config.store.url);
         if !matches!(upstream, UpstreamUrl::Https(_)) {
             let help = "write an https:// url, or remove [upstream.tls]";
-            self.means_nothing(&UPSTREAM, &["upstream.url"], &upstream.to_string(), help);
+            self.means_nothing(&UPSTREAM, &["upstream.url"], &of_url(upstream), help);
         }
         if !store.is_tls() {
             let help = "write a store url with TLS, or remove [store.tls]";
             let urls = ["store.url", "store.url_file"];
-            self.means_nothing(&STORE, &urls, &store.to_string(), help);
+            self.means_nothing(&STORE, &urls, &of_url(store), help);
+        }
+        let cache = config.store.cache.as_ref().map(|cache| &cache.url);
+        if !cache.is_some_and(StoreUrl::is_tls) {
+            let help = "write a cache url with TLS (rediss://), or remove [store.cache_tls]";
+            let urls = ["store.cache", "store.cache_file"];
+            let where_not = cache.map_or_else(|| "without `cache`".to_owned(), of_url);
+            self.means_nothing(&CACHE, &urls, &where_not, help);
         }
     }
 
-    fn means_nothing(&mut self, keys: &[&str], urls: &[&str], url: &str, help: &str) {
+    fn means_nothing(&mut self, keys: &[&str], urls: &[&str], where_not: &str, help: &str) {
         if let Some(key) = keys.iter().find(|key| self.written(key)) {
-            let message = format!("`{key}` means nothing for `{url}`");
+            let message = format!("`{key}` means nothing {where_not}");
             let keys = [&[*key], urls].concat();
             self.error(None, &keys, message, help);
         }
     }
+}
+
+fn of_url(url: &impl fmt::Display) -> String {
+    format!("for `{url}`")
 }

@@ -69,7 +69,12 @@ pub(super) fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
         |text| cache_url(text).map(Some),
     );
     reader.set("store.cache_ttl", &mut ttl, above_zero);
-    store.cache = cache.map(|url| Cache { url, ttl });
+    let cache_tls = super::tls::cache(reader);
+    store.cache = cache.map(|url| Cache {
+        url,
+        ttl,
+        tls: cache_tls,
+    });
 }
 
 /// By default two renewals of the longest lease: by then whoever runs a request has spoken twice.
@@ -91,19 +96,20 @@ fn secret(text: &str) -> Result<Option<Secret>, UrlError> {
     }
 }
 
-/// A Redis and nothing else.
+/// One Redis and nothing else.
 fn cache_url(text: &str) -> Result<StoreUrl, UrlError> {
-    const HELP: &str = "write \"redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]\"";
+    const HELP: &str =
+        "write \"redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]\", or \"rediss://\" for TLS";
     match parse_store_url(text)? {
         url @ StoreUrl::Redis(_)
-            if ["redis://", "redis+unix://"]
+            if ["redis://", "rediss://", "redis+unix://"]
                 .iter()
                 .any(|way| text.starts_with(way)) =>
         {
             Ok(url)
         }
         _ => Err(UrlError {
-            message: "is no single Redis without TLS".to_owned(),
+            message: "is no single Redis".to_owned(),
             help: HELP.to_owned(),
         }),
     }

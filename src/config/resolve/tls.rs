@@ -1,4 +1,5 @@
-//! `[server.tls]`: there as soon as one of its keys is written, and then whole. `[upstream.tls]`, `[store.tls]`.
+//! `[server.tls]`: there as soon as one of its keys is written, and then whole. `[upstream.tls]`, `[store.tls]`,
+//! `[store.cache_tls]`.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,7 @@ use super::Reader;
 use crate::config::Config;
 use crate::config::diagnostic::Sink;
 use crate::config::value::{Value, choice, text};
-use crate::tls::{ClientAuth, ClientSettings, ServerSettings, is_name};
+use crate::tls::{ClientAuth, ClientKeys, ClientSettings, ServerSettings, is_name};
 
 const CERTIFICATE: &str = "server.tls.cert_file";
 const KEY: &str = "server.tls.key_file";
@@ -91,6 +92,19 @@ pub(super) fn store(reader: &mut Reader<'_, '_>, config: &mut Config) {
         "store.tls.key_file",
     ];
     client(reader, keys, &mut config.store.tls);
+}
+
+/// `store.cache_tls`.
+pub(super) fn cache(reader: &mut Reader<'_, '_>) -> ClientSettings {
+    let keys = [
+        "store.cache_tls.ca_file",
+        "store.cache_tls.server_name",
+        "store.cache_tls.cert_file",
+        "store.cache_tls.key_file",
+    ];
+    let mut tls = ClientSettings::plain(ClientKeys::CACHE);
+    client(reader, keys, &mut tls);
+    tls
 }
 
 /// Authority, name, certificate and key, as `keys` are called.

@@ -8,6 +8,7 @@
 
 mod keys;
 mod policy_keys;
+mod store_keys;
 
 use std::fmt;
 
@@ -97,6 +98,7 @@ pub(super) const PREFIX: &str = "RETRYSAFE__";
 pub fn reference() -> impl Iterator<Item = &'static Key> {
     keys::PROCESS
         .iter()
+        .chain(store_keys::STORE)
         .chain(policy_keys::POLICY)
         .chain(keys::REST)
 }

@@ -64,7 +64,7 @@ fn proxy_on(upstream: SocketAddr, store: Arc<dyn Store>) -> Arc<Proxy> {
     };
     let shared = Shared::new(settings, identity, routes, metrics.clone(), clock, None);
     let breaker = Breaker::new(second, metrics, Loss::new(Duration::ZERO));
-    Proxy::new(shared, Guarded::new(store, breaker))
+    Proxy::new(shared, Guarded::new(store, breaker.clone()), breaker)
 }
 
 /// A store that says nothing to the first claim, which is still under way.

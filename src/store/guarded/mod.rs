@@ -199,11 +199,6 @@ impl Guarded {
         Arc::new(Self { inner, breaker })
     }
 
-    /// The shared breaker.
-    pub fn breaker(&self) -> &Arc<Breaker> {
-        &self.breaker
-    }
-
     /// Asks an absent store for a sign of life until it gives one. Runs once per process, for ever.
     pub async fn probe(self: Arc<Self>) {
         let mut open = self.breaker.open.subscribe();

@@ -122,7 +122,7 @@ async fn while_open_nothing_is_sent_and_the_error_proves_it() {
     let (inner, store) = guarded();
     inner.then(&[Act::Unavailable]);
     assert_eq!(claims(&store).await, Err(StoreErrorKind::Unavailable));
-    assert!(store.breaker().is_open());
+    assert!(store.breaker.is_open());
     let error = store.apply(KEY, claim()).await.unwrap_err();
     let expected = (StoreErrorKind::BreakerOpen, crate::store::Delivery::NotSent);
     assert_eq!((error.kind, error.delivery), expected);
@@ -135,12 +135,12 @@ async fn one_failure_beside_successes_opens_nothing() {
     assert!(reads(&store).await.is_ok());
     inner.then(&[Act::Unavailable]);
     assert!(reads(&store).await.is_err());
-    assert!(!store.breaker().is_open());
+    assert!(!store.breaker.is_open());
     tokio::time::advance(TIMEOUT).await;
     inner.then(&[Act::Unavailable]);
     assert!(reads(&store).await.is_err());
     assert!(
-        store.breaker().is_open(),
+        store.breaker.is_open(),
         "none succeeded within the deadline"
     );
 }
@@ -153,11 +153,11 @@ async fn a_subscription_that_does_not_come_about_says_nothing_of_the_store() {
     for act in [Act::Hangs, Act::Unavailable] {
         inner.then(&[act]);
         assert!(store.listen(KEY).await.is_err());
-        assert!(!store.breaker().is_open(), "{act:?}");
+        assert!(!store.breaker.is_open(), "{act:?}");
     }
     inner.then(&[Act::Unavailable]);
     assert!(claims(&store).await.is_err());
-    assert!(store.breaker().is_open());
+    assert!(store.breaker.is_open());
     assert!(store.listen(KEY).await.is_err(), "not asked while open");
 }
 
@@ -167,7 +167,7 @@ async fn a_refusal_is_a_sign_of_life() {
     inner.then(&[Act::Full, Act::Unavailable]);
     assert_eq!(claims(&store).await, Err(StoreErrorKind::Full));
     assert!(claims(&store).await.is_err());
-    assert!(!store.breaker().is_open());
+    assert!(!store.breaker.is_open());
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +179,7 @@ async fn probes_back_off_from_100_ms_to_a_second_and_the_first_success_closes() 
     let mut at = Vec::new();
     let began = Instant::now();
     let mut seen = inner.calls();
-    while store.breaker().is_open() {
+    while store.breaker.is_open() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if inner.calls() > seen {
             seen = inner.calls();
@@ -197,11 +197,11 @@ async fn after_an_outage_what_is_pending_goes_before_new_claims() {
     let (inner, store) = guarded();
     inner.then(&[Act::Unavailable]);
     assert!(claims(&store).await.is_err());
-    let breaker = store.breaker().clone();
+    let breaker = store.breaker.clone();
     let waiting = tokio::spawn(async move { breaker.closed(Duration::from_mins(1)).await });
     let prober = tokio::spawn(store.clone().probe());
     let pending = waiting.await.unwrap();
-    assert!(!store.breaker().is_open());
+    assert!(!store.breaker.is_open());
     assert_eq!(claims(&store).await, Err(StoreErrorKind::BreakerOpen));
     assert!(
         reads(&store).await.is_ok(),
@@ -217,7 +217,7 @@ async fn claims_do_not_wait_longer_for_the_pending_than_one_deadline() {
     let (inner, store) = guarded();
     inner.then(&[Act::Unavailable]);
     assert!(claims(&store).await.is_err());
-    let breaker = store.breaker().clone();
+    let breaker = store.breaker.clone();
     let waiting = tokio::spawn(async move { breaker.closed(Duration::from_mins(1)).await });
     let prober = tokio::spawn(store.clone().probe());
     let _pending = waiting.await.unwrap();
@@ -229,7 +229,7 @@ async fn claims_do_not_wait_longer_for_the_pending_than_one_deadline() {
 #[tokio::test(start_paused = true)]
 async fn an_unfit_store_replays_and_claims_nothing() {
     let (inner, store) = guarded();
-    store.breaker().set_unfit(true);
+    store.breaker.set_unfit(true);
     assert_eq!(claims(&store).await, Err(StoreErrorKind::Refused));
     let record = Record {
         owner: Owner([1; 16]),
@@ -245,6 +245,6 @@ async fn an_unfit_store_replays_and_claims_nothing() {
     });
     assert!(matches!(claims(&store).await, Ok(Outcome::Held(_))));
     *inner.finds.lock().unwrap() = None;
-    store.breaker().set_unfit(false);
+    store.breaker.set_unfit(false);
     assert!(claims(&store).await.is_ok());
 }

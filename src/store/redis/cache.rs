@@ -21,7 +21,8 @@ use super::link::Target;
 use super::{OpenError, errors, single};
 use crate::idempotency::RecordKey;
 use crate::idempotency::transition::millis;
-use crate::store::{StoreError, StoreErrorKind, StoreUrl};
+use crate::store::{Cache, StoreError, StoreErrorKind};
+use crate::tls::{Certificates, ClientSettings};
 
 /// A cache that did not answer is left alone for so long.
 const REST: Duration = Duration::from_secs(1);
@@ -32,6 +33,7 @@ const STRUCK: &[u8] = b"-";
 #[derive(Debug)]
 pub(in crate::store) struct RedisCache {
     shared: Arc<Shared>,
+    certificates: Option<Box<Certificates<ClientSettings>>>,
 }
 
 #[derive(Debug)]
@@ -47,23 +49,29 @@ struct Shared {
 impl RedisCache {
     /// Contacts nobody yet. `timeout`: of a call to the store.
     pub(in crate::store) fn new(
-        url: &StoreUrl,
+        cache: &Cache,
         namespace: &str,
-        ttl: Duration,
         timeout: Duration,
     ) -> Result<Self, OpenError> {
-        let target = single(url, timeout).ok_or_else(|| {
-            OpenError::Unfit("store.cache is no single Redis without TLS: redis://HOST".to_owned())
+        let single = single(&cache.url, timeout, &cache.tls)?;
+        let (target, certificates) = single.ok_or_else(|| {
+            OpenError::Unfit("store.cache is no single Redis: redis://HOST".to_owned())
         })?;
         Ok(Self {
             shared: Arc::new(Shared {
                 target: Arc::new(target),
                 namespace: namespace.to_owned(),
-                ttl,
+                ttl: cache.ttl,
                 patience: timeout / 5,
                 resting_until: Mutex::new(None),
             }),
+            certificates: certificates.map(Box::new),
         })
+    }
+
+    /// Once: the certificates, to be renewed while connections are made with them.
+    pub(in crate::store) fn take_certificates(&mut self) -> Option<Certificates<ClientSettings>> {
+        self.certificates.take().map(|files| *files)
     }
 
     /// A handle with a connection of its own. Each runtime thread takes one and keeps it there.

@@ -90,17 +90,17 @@ pub(super) fn not_connected(address: &str, error: &RedisError) -> StoreError {
     StoreError::not_sent(StoreErrorKind::Unavailable, message)
 }
 
-/// A TLS handshake that failed: nothing was sent.
-pub(super) fn no_tls(address: &str, error: &io::Error) -> StoreError {
+/// A TLS handshake that failed: nothing was sent. `table`: where its settings are.
+pub(super) fn no_tls(address: &str, error: &io::Error, table: &str) -> StoreError {
     let advice = match failure(error) {
         Some(Failure::Certificate) => {
-            ": its certificate is not trusted; see store.tls.ca_file and store.tls.server_name"
+            format!(": its certificate is not trusted; see {table}.ca_file and {table}.server_name")
         }
         Some(Failure::Alert { certificate: true }) => {
-            ": it refuses our certificate; see store.tls.cert_file"
+            format!(": it refuses our certificate; see {table}.cert_file")
         }
-        Some(_) => ": does it speak TLS?",
-        None => "",
+        Some(_) => ": does it speak TLS?".to_owned(),
+        None => String::new(),
     };
     let message = format!("no connection to Redis at {address}: {error}{advice}");
     StoreError::not_sent(StoreErrorKind::Unavailable, message)

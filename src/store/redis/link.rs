@@ -133,7 +133,7 @@ impl Access {
             return Err(self.unreachable(&end, &error));
         };
         let secured = connector.connect_unnamed(stream).await;
-        secured.map_err(|error| errors::no_tls(&self.shown(&end), &error))
+        secured.map_err(|error| errors::no_tls(&self.shown(&end), &error, settings.keys.table))
     }
 
     async fn speak(

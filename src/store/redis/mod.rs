@@ -41,7 +41,7 @@ use super::loss::Loss;
 use super::vault::Vault;
 use super::{OpenError, Settings, Store, StoreFuture, StoreUrl, WakeFn};
 use crate::idempotency::{Operation, Outcome, RecordKey};
-use crate::tls::{Certificates, ClientKeys, ClientSettings};
+use crate::tls::{Certificates, ClientSettings};
 use address::Way;
 pub(in crate::store) use address::without_user;
 pub use address::{REDIS_SCHEMES, WrongUrl, check_redis_url, host_and_port};
@@ -189,27 +189,33 @@ impl RedisStores {
     }
 }
 
-/// A single server without TLS. `None`: the URL names another kind.
-fn single(store: &StoreUrl, timeout: Duration) -> Option<Target> {
+/// A server, and over TLS the files by which it is trusted.
+type Single = (Target, Option<Certificates<ClientSettings>>);
+
+/// A single server. `None`: the URL names another kind.
+fn single(
+    store: &StoreUrl,
+    timeout: Duration,
+    tls: &ClientSettings,
+) -> Result<Option<Single>, OpenError> {
     let StoreUrl::Redis(url) = store else {
-        return None;
+        return Ok(None);
     };
-    let address = address::parse(url).ok()?;
-    let tls = ClientSettings::plain(ClientKeys::STORE);
-    let (access, certificates) = Access::new(&address, store.to_string(), timeout, &tls).ok()?;
-    if certificates.is_some() {
-        return None;
-    }
-    let end = match address.way {
-        Way::Server(place) => End::Server(place),
-        Way::Socket(path) => End::Socket(path),
-        Way::Sentinels { .. } | Way::Cluster(_) => return None,
+    let Ok(address) = address::parse(url) else {
+        return Ok(None);
     };
-    Some(Target {
+    let end = match &address.way {
+        Way::Server(place) => End::Server(place.clone()),
+        Way::Socket(path) => End::Socket(path.clone()),
+        Way::Sentinels { .. } | Way::Cluster(_) => return Ok(None),
+    };
+    let (access, certificates) = Access::new(&address, store.to_string(), timeout, tls)?;
+    let target = Target {
         access: Arc::new(access),
         finder: Finder::Fixed(end),
         watch: Watch::Nobody,
-    })
+    };
+    Ok(Some((target, certificates)))
 }
 
 /// One thread's handle.

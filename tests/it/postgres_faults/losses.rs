@@ -200,7 +200,7 @@ fn crash_is_a_loss(settings: &[&str]) -> Option<bool> {
 
 fn new_keys_are_held_off(sidecar: &Sidecar) -> bool {
     eventually("it answers again, or says that it may have lost k1", || {
-        pay(sidecar.addr, "k1", "x").is_replay() || is_held_off(&sidecar)
+        pay(sidecar.addr, "k1", "x").is_replay() || is_held_off(sidecar)
     });
     let new = pay(sidecar.addr, "k2", "x");
     let lost = new.status != 201;

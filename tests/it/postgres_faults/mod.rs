@@ -1,6 +1,7 @@
 //! What the PostgreSQL store does when PostgreSQL does not do as asked: each fault on a real
 //! server, seen by the caller of the store.
 
+mod cached;
 mod connections;
 mod fitness;
 mod losses;

@@ -1,7 +1,7 @@
 //! A client that can send any octets, half-close, reset, and reads answers as they stand.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -151,11 +151,11 @@ impl Client {
         self.stream.set_read_timeout(Some(limit)).unwrap();
         let mut octets = [0; 1024];
         loop {
-            match self.stream.read(&mut octets) {
+            match read(&mut self.stream, &mut octets) {
                 Ok(0) => return true,
                 Ok(_) => {}
                 Err(error) => {
-                    let waiting = [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::TimedOut];
+                    let waiting = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
                     return !waiting.contains(&error.kind());
                 }
             }
@@ -225,11 +225,21 @@ pub fn fill_until(stream: &mut impl Read, buffer: &mut Vec<u8>, mark: &[u8]) -> 
     }
 }
 
+/// What is there next. A signal (a child ended) breaks off a read that has a time-out, and is no news.
+pub fn read(stream: &mut impl Read, octets: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(octets) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// Reads until `buffer` holds `length` octets.
 pub fn fill(stream: &mut impl Read, buffer: &mut Vec<u8>, length: usize) -> Option<()> {
     let mut octets = [0; 16384];
     while buffer.len() < length {
-        match stream.read(&mut octets) {
+        match read(stream, &mut octets) {
             Ok(count) if count > 0 => buffer.extend_from_slice(&octets[..count]),
             _ => return None,
         }

@@ -344,8 +344,9 @@ pub fn sealed(url: &str, vault: VaultSettings) -> PostgresStores {
 /// A store on `server` with copies in `cache`.
 pub fn tiered(server: &Postgres, cache: &Redis, ttl: Duration) -> TieredStores {
     let url = StoreUrl::Redis(cache.url());
+    let tls = ClientSettings::plain(ClientKeys::CACHE);
     let settings = Settings {
-        cache: Some(Cache { url, ttl }),
+        cache: Some(Cache { url, ttl, tls }),
         ..settings(&server.url())
     };
     let decides = stores_with(&settings, Arc::new(|_| {}));

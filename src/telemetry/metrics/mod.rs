@@ -1,15 +1,19 @@
 //! Every metric, with its labels. Names are prefixed `retrysafe_`; no label holds a key, a scope, a
 //! path or a client.
 
+mod labels;
+
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder, prometheus_text, text};
+use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+
+pub use labels::{Label, RequestLabels, method_label};
 
 /// Seconds, from 50 microseconds: what the proxy itself costs.
 const OVERHEAD_BUCKETS: [f64; 11] = [
@@ -48,27 +52,6 @@ impl Format {
     }
 }
 
-/// Labels of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct RequestLabels {
-    /// The route's name.
-    pub route: String,
-    /// The method; unknown ones are `_OTHER`.
-    pub method: &'static str,
-    /// What became of it: `executed`, `replayed`, `passed`, `unprotected`, or a problem's code.
-    pub outcome: &'static str,
-}
-
-/// One label, a fixed word.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Label<const N: usize>(pub [(&'static str, &'static str); N]);
-
-impl<const N: usize> EncodeLabelSet for Label<N> {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), std::fmt::Error> {
-        self.0.encode(encoder)
-    }
-}
-
 /// All metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
@@ -87,6 +70,8 @@ pub struct Metrics {
     pub store_up: Gauge,
     /// The guarantee tier of the store, 0 to 5.
     pub store_tier: Gauge,
+    /// Looks into the cache, by result (`hit`, `miss`, `unusable`).
+    pub cache_lookups: Family<Label<1>, Counter>,
     /// Exchanges under way, detached ones included.
     pub in_flight: Gauge,
     /// Duplicates that wait for a first answer.
@@ -141,6 +126,7 @@ impl Metrics {
             store_errors: Family::default(),
             store_up: Gauge::default(),
             store_tier: Gauge::default(),
+            cache_lookups: Family::default(),
             in_flight: Gauge::default(),
             waiting: Gauge::default(),
             connections: Gauge::default(),
@@ -269,6 +255,11 @@ impl Metrics {
             self.store_tier.clone(),
         );
         r.register(
+            "cache_lookups",
+            "Looks into the cache by result",
+            self.cache_lookups.clone(),
+        );
+        r.register(
             "leases_lost",
             "Leases lost to another owner",
             self.leases_lost.clone(),
@@ -343,17 +334,6 @@ impl Metrics {
     }
 }
 
-/// The method as a label of bounded cardinality.
-pub fn method_label(method: &str) -> &'static str {
-    const KNOWN: [&str; 8] = [
-        "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE",
-    ];
-    KNOWN
-        .into_iter()
-        .find(|known| *known == method)
-        .unwrap_or("_OTHER")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -383,11 +363,5 @@ mod tests {
         }
         assert!(text.contains(r#"retrysafe_build_info{version=""#));
         assert!(metrics.render(Format::OpenMetrics).ends_with("# EOF\n"));
-    }
-
-    #[test]
-    fn unknown_methods_share_one_label() {
-        assert_eq!(method_label("POST"), "POST");
-        assert_eq!(method_label("BREW"), "_OTHER");
     }
 }
