@@ -27,18 +27,45 @@ pub struct Loss {
     failover_keeps: AtomicBool,
 }
 
+/// What the look before found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// It is the first one.
+    #[default]
+    Nothing,
+    /// No loss was told.
+    Quiet,
+    /// One was.
+    Told,
+}
+
+impl Before {
+    /// For the next look.
+    pub fn then(told: Option<Duration>) -> Self {
+        if told.is_some() {
+            Self::Told
+        } else {
+            Self::Quiet
+        }
+    }
+}
+
 /// What a look at a store comes to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is what it was.
+    /// It is what it was, as far as is known.
     Same,
-    /// Somebody else's finding, new to this process, and what is left of its hold-off.
+    /// Somebody noticed a loss: before this process was there, or one that is known here already. So
+    /// much is left of the hold-off.
     Learnt(Duration),
-    /// It is not what it was. Nobody has said so yet: the others are to be told.
+    /// Somebody did, and it is news.
+    Heard(Duration),
+    /// It is not what it was.
     Lost(&'static str),
-    /// Somebody has.
-    LostAndTold(&'static str),
 }
+
+/// What shows within so long is one loss: the nodes of a cluster go down together.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 /// The losses so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,8 +75,16 @@ pub struct Noticed {
     /// How the last one showed.
     pub how: &'static str,
     until: Option<Instant>,
-    /// The same of those that this process found itself.
-    found_until: Option<Instant>,
+    found: Found,
+}
+
+/// Those that this process found itself, and so tells others. What it was told it does not tell
+/// again, or a hold-off would never end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Found {
+    times: u64,
+    at: Option<Instant>,
+    until: Option<Instant>,
 }
 
 impl Loss {
@@ -75,20 +110,32 @@ impl Loss {
 
     /// The store was found to have lost records, or it may have.
     pub fn notice(&self, how: &'static str) {
-        let until = Instant::now() + self.hold_off;
+        let now = Instant::now();
+        let until = Some(now + self.hold_off);
         self.noticed.send_modify(|noticed| {
-            noticed.times += 1;
+            let is_new = noticed.found.at.is_none_or(|at| now - at > TOGETHER);
+            noticed.times += u64::from(is_new);
             noticed.how = how;
-            noticed.until = Some(until);
-            noticed.found_until = Some(until);
+            noticed.until = until;
+            noticed.found = Found {
+                times: noticed.found.times + 1,
+                at: Some(now),
+                until,
+            };
         });
     }
 
-    /// Somebody else noticed it before this process was there.
+    /// Somebody else noticed it.
     pub fn learnt(&self, left: Duration) {
+        self.hold_off_for(left, |_| {});
+    }
+
+    fn hold_off_for(&self, left: Duration, and: impl FnOnce(&mut Noticed)) {
         let until = Instant::now() + left.min(self.hold_off);
-        self.noticed
-            .send_modify(|noticed| noticed.until = noticed.until.max(Some(until)));
+        self.noticed.send_modify(|noticed| {
+            noticed.until = noticed.until.max(Some(until));
+            and(noticed);
+        });
     }
 
     /// How long absent keys are still not given out.
@@ -96,10 +143,10 @@ impl Loss {
         left(self.noticed.borrow().until)
     }
 
-    /// The same of losses that this process found: what it tells others. What it was told it does not
-    /// tell again, or a hold-off would never end.
-    pub fn found_left(&self) -> Option<Duration> {
-        left(self.noticed.borrow().found_until)
+    /// How many losses this process found, and what is left of the hold-off after the last one.
+    pub fn found(&self) -> Option<(u64, Duration)> {
+        let found = self.noticed.borrow().found;
+        Some((found.times, left(found.until)?))
     }
 
     /// To be told of each.
@@ -124,26 +171,35 @@ impl Loss {
     }
 
     /// What a look found. `how`: what is not as it was; `told`: somebody noticed a loss, so long ago
-    /// that this remains of the hold-off; `knew`: the look before found that too.
-    pub fn judge(&self, how: Option<&'static str>, told: Option<Duration>, knew: bool) -> Verdict {
+    /// that this remains of the hold-off.
+    pub fn judge(
+        &self,
+        before: Before,
+        how: Option<&'static str>,
+        told: Option<Duration>,
+    ) -> Verdict {
         match (how, told) {
-            (None, Some(left)) if !knew => Verdict::Learnt(left),
+            // What was told may be of an earlier one.
+            (Some(how), _) => Verdict::Lost(how),
+            (None, Some(left)) if before == Before::Quiet && self.left().is_none() => {
+                Verdict::Heard(left)
+            }
+            (None, Some(left)) if before != Before::Told => Verdict::Learnt(left),
             (None, _) => Verdict::Same,
-            // The same loss, in the words of another process.
-            (Some(_), Some(_)) if self.left().is_some() => Verdict::Same,
-            (Some(how), Some(_)) => Verdict::LostAndTold(how),
-            (Some(how), None) => Verdict::Lost(how),
         }
     }
 
-    /// Takes it in. Answers whether the others are to be told.
-    pub fn take(&self, verdict: &Verdict) -> bool {
+    /// Takes it in.
+    pub fn take(&self, verdict: &Verdict) {
         match verdict {
             Verdict::Same => {}
             Verdict::Learnt(left) => self.learnt(*left),
-            Verdict::LostAndTold(how) | Verdict::Lost(how) => self.notice(how),
+            Verdict::Heard(left) => self.hold_off_for(*left, |noticed| {
+                noticed.times += 1;
+                noticed.how = "another process noticed it";
+            }),
+            Verdict::Lost(how) => self.notice(how),
         }
-        matches!(verdict, Verdict::Lost(_))
     }
 }
 
@@ -169,6 +225,8 @@ mod tests {
         let loss = Loss::new(second * 20);
         assert_eq!(loss.left(), None);
         loss.notice("first");
+        // Its other half, as it were.
+        loss.notice("first");
         tokio::time::advance(second * 15).await;
         assert_eq!(loss.left(), Some(second * 5));
         loss.notice("second");
@@ -187,7 +245,28 @@ mod tests {
         let loss = Loss::new(Duration::from_secs(20));
         loss.learnt(Duration::from_secs(7));
         assert_eq!(loss.left(), Some(Duration::from_secs(7)));
-        assert_eq!(loss.found_left(), None, "it is not told again");
+        assert_eq!(loss.found(), None, "it is not told again");
         assert_eq!(loss.subscribe().borrow().times, 0, "not its own finding");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_others_say_is_news_once_and_no_end_of_it_is_put_off() {
+        let second = Duration::from_secs(1);
+        let loss = Loss::new(second * 20);
+        let told = Some(second * 15);
+        let judge = |before, how| loss.judge(before, how, told);
+        assert_eq!(judge(Before::Nothing, None), Verdict::Learnt(second * 15));
+        assert_eq!(judge(Before::Quiet, None), Verdict::Heard(second * 15));
+        assert_eq!(judge(Before::Told, None), Verdict::Same);
+        loss.take(&judge(Before::Quiet, None));
+        assert_eq!(loss.left(), told);
+        assert_eq!((loss.subscribe().borrow().times, loss.found()), (1, None));
+        // Another node of a cluster tells the same.
+        assert_eq!(judge(Before::Quiet, None), Verdict::Learnt(second * 15));
+        // What this process sees for itself counts, whatever was told.
+        assert_eq!(judge(Before::Told, Some("gone")), Verdict::Lost("gone"));
+        loss.take(&Verdict::Lost("gone"));
+        assert_eq!(loss.left(), Some(second * 20));
+        assert_eq!(loss.found(), Some((1, second * 20)));
     }
 }

@@ -18,6 +18,7 @@
 //!
 //! Read next: `idempotency/transition.rs`, then `memory.rs`, the shortest implementation.
 
+mod background;
 pub mod file;
 pub mod guarded;
 pub mod lease;

@@ -2,11 +2,15 @@
 //! once, and meanwhile nobody is given a key that only seems to be free.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use retrysafe::store::{RedisStores, Settings};
 
 use crate::support::client::{Answer, get, pay};
 use crate::support::eventually;
-use crate::support::redis::{Redis, least_rights};
+use crate::support::redis::{Redis, least_rights, settings_at};
 use crate::support::sidecar::{Plan, Sidecar, Tables};
 use crate::support::upstream::{Gate, Upstream};
 
@@ -174,5 +178,30 @@ fn a_disk_that_is_synced_before_each_answer_loses_nothing() {
 fn a_disk_that_is_synced_each_second_may_have_lost_the_last_one() {
     if let Some(lost) = restart_is_a_loss("everysec") {
         assert!(lost);
+    }
+}
+
+#[tokio::test]
+async fn a_second_loss_within_the_hold_off_counts_for_every_process() {
+    let Some(server) = Redis::start(&[]) else {
+        return;
+    };
+    let watching = || {
+        let settings = Settings {
+            hold_off: Duration::from_mins(10),
+            ..settings_at(server.url())
+        };
+        RedisStores::new(&settings, Arc::new(|_| {})).unwrap()
+    };
+    let both = [watching(), watching()];
+    for losses in 0..=2 {
+        for stores in [&both[0], &both[1], &both[0], &both[1]] {
+            stores.look().await;
+        }
+        for stores in &both {
+            let found = stores.loss().found().map_or(0, |(times, _)| times);
+            assert_eq!(found, losses);
+        }
+        server.cli(&["FLUSHALL"]);
     }
 }

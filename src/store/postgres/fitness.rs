@@ -22,6 +22,7 @@ pub(super) struct Server {
     synchronous_commit: String,
     synchronous_standbys: bool,
     statement_timeout: bool,
+    log: Log,
     role: String,
     /// `None`: there is none.
     pub(super) table: Option<Table>,
@@ -35,6 +36,13 @@ enum Takes {
     Replication,
     /// Reads, from this role.
     Reads,
+}
+
+/// Whether this role is told which log the server has, and how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Log {
+    Told,
+    Untold,
 }
 
 /// What is known of the table.
@@ -73,6 +81,11 @@ impl Server {
             synchronous_standbys: row.try_get(6)?,
             statement_timeout: row.try_get(7)?,
             role: row.try_get(11)?,
+            log: if row.try_get(12)? {
+                Log::Told
+            } else {
+                Log::Untold
+            },
             table,
         })
     }
@@ -121,6 +134,11 @@ impl Server {
         Ok(self.warnings(shown, table))
     }
 
+    /// Whether this role may ask how far its log is, and which it is.
+    pub(super) fn tells_of_its_log(&self) -> bool {
+        self.log == Log::Told
+    }
+
     /// What its commits wait for.
     pub(super) fn facts(&self) -> PostgresFacts {
         PostgresFacts {
@@ -160,6 +178,16 @@ impl Server {
                  ROLE ... SET statement_timeout = 0",
             );
         }
+        if self.log == Log::Untold {
+            warn(&format!(
+                "tells this role nothing of its log: whether it lost its memory shows in its table \
+                 alone, and a standby that took over and was behind goes unnoticed. Mend it with \
+                 GRANT EXECUTE ON FUNCTION pg_control_system(), pg_current_wal_lsn(), \
+                 pg_current_wal_flush_lsn(), pg_walfile_name(pg_lsn), pg_postmaster_start_time() \
+                 TO {}",
+                self.role
+            ));
+        }
         if table.unlogged {
             warn(
                 "keeps retrysafe_records as an unlogged table: a crash empties it, and a request \
@@ -183,6 +211,7 @@ mod tests {
             synchronous_commit: "on".into(),
             synchronous_standbys: false,
             statement_timeout: false,
+            log: Log::Told,
             role: "sidecar".into(),
             table: Some(Table {
                 unlogged: false,
@@ -237,6 +266,12 @@ mod tests {
             ..local
         };
         assert_eq!(waits.fit("here").unwrap().len(), 2);
+        let untold = Server {
+            log: Log::Untold,
+            ..good()
+        };
+        let warnings = untold.fit("here").unwrap();
+        assert!(warnings[0].contains("GRANT EXECUTE"), "{warnings:?}");
     }
 
     #[test]

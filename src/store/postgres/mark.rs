@@ -6,15 +6,14 @@
 //! folder (its log ends earlier), of a start and of a standby that took over; what was acknowledged
 //! last may then be missing, unless commits wait for the disk or for that standby.
 //!
-//! It is looked at when a session begins and each second. Invariant: whoever sends a claim over
-//! a new session has looked before; looks come one after the other, so that none speaks of what
-//! another one has seen to be past; and a look writes nothing, since it must succeed where a commit
-//! would wait.
+//! It is looked at when a session begins and each second. Invariant: no claim is sent over a session
+//! over which nobody has looked (one that was begun with a standby sees no promotion); and a look
+//! writes nothing, since it must succeed where a commit would wait. Looks go side by side: where one
+//! shows a loss and another was judged meanwhile, nobody can tell which is older, and it looks again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -22,9 +21,11 @@ use super::errors;
 use super::pool::{Lent, Trouble};
 use super::session::Argument;
 use super::statements::{LOOK, LOOK_AT_ROWS, MARK, MARK_ON, TELL};
-use crate::store::loss::{Loss, Verdict};
+use crate::store::loss::{Before, Loss, Verdict};
 use crate::store::{StoreError, vault};
 
+/// Times a look is begun anew where others are judged meanwhile.
+const ROUNDS: usize = 5;
 /// Milliseconds far below where the server's sums overflow.
 const LONGEST: i64 = 1 << 53;
 
@@ -37,10 +38,13 @@ pub(super) struct Mark {
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Known {
+    /// How many looks were judged.
+    looks: u64,
     mark: Option<Written>,
     server: Option<Server>,
-    /// Somebody's loss was told at the last look.
-    told: bool,
+    before: Before,
+    /// How many of the losses that this process found were told.
+    told: u64,
     /// The server tells this role nothing of its log.
     is_silent: bool,
 }
@@ -64,6 +68,23 @@ struct Server {
     started: i64,
 }
 
+/// Whether there was anything to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Looked {
+    Yes,
+    /// A standby takes no claims. Not yet.
+    Standby,
+    /// Without table or rights there are no claims either, and the check says so.
+    Nothing,
+}
+
+/// The same with what there was.
+enum Answer {
+    Of(Found),
+    Standby,
+    Nothing,
+}
+
 /// What a look found.
 struct Found {
     mark: Option<Written>,
@@ -84,29 +105,59 @@ impl Mark {
     }
 
     /// Looks, and takes in what it comes to.
-    pub(super) async fn look(&self, lent: &mut Lent) -> Result<(), StoreError> {
-        let mut known = self.known.lock().await;
-        let Some(found) = find(lent, &mut known).await? else {
-            return Ok(());
-        };
-        let verdict = judge(&self.loss, &mut known, found);
-        // Nobody is told here: each process sees the same for itself.
-        self.loss.take(&verdict);
-        Ok(())
+    pub(super) async fn look(&self, lent: &mut Lent) -> Result<Looked, StoreError> {
+        for again in (0..ROUNDS).rev() {
+            let (looks, is_silent) = {
+                let known = self.known();
+                (known.looks, known.is_silent)
+            };
+            let (found, is_silent) = find(lent, is_silent).await?;
+            let found = match found {
+                Answer::Of(found) => found,
+                Answer::Standby => return Ok(Looked::Standby),
+                Answer::Nothing => return Ok(Looked::Nothing),
+            };
+            let verdict = {
+                let mut known = self.known();
+                known.is_silent = is_silent;
+                let is_alone = known.looks == looks || again == 0;
+                judge(&self.loss, &mut known, found, is_alone)
+            };
+            if let Some(verdict) = verdict {
+                // Nobody is told here: each process sees the same for itself.
+                self.loss.take(&verdict);
+                lent.has_looked = true;
+                break;
+            }
+        }
+        Ok(Looked::Yes)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the server is asked about itself: what it tells may change while we run.
+    pub(super) fn may_ask(&self, tells: bool) {
+        self.known().is_silent = !tells;
     }
 
     /// Behind a look: writes what is not there yet, the mark, or for processes that start meanwhile
     /// that there was a loss.
     pub(super) async fn keep(&self, lent: &mut Lent) -> Result<(), StoreError> {
-        let known = self.known.lock().await.clone();
+        let known = self.known().clone();
         if known.mark.is_none() {
             // Somebody else may be first; the next look finds whose it is.
             let owner = vault::random::<16>()?;
             write(lent, MARK, &[(&owner.as_slice(), Type::BYTEA)]).await;
         }
-        if let (false, Some(left)) = (known.told, self.loss.found_left()) {
+        if let Some((times, left)) = self.loss.found()
+            && known.told < times
+        {
             let millis = i64::try_from(left.as_millis()).unwrap_or(LONGEST);
-            write(lent, TELL, &[(&millis.min(LONGEST), Type::INT8)]).await;
+            if write(lent, TELL, &[(&millis.min(LONGEST), Type::INT8)]).await {
+                self.known().told = times;
+            }
         }
         Ok(())
     }
@@ -117,29 +168,30 @@ impl Mark {
     }
 }
 
-/// `None`: there is nothing to be looked at here, and nothing can be claimed either.
-async fn find(lent: &mut Lent, known: &mut Known) -> Result<Option<Found>, StoreError> {
-    if !known.is_silent {
+/// Asks, and answers too whether the server tells nothing of its log.
+async fn find(lent: &mut Lent, is_silent: bool) -> Result<(Answer, bool), StoreError> {
+    if !is_silent {
         match lent.query(LOOK, &[]).await {
-            Ok(rows) => return read(&rows),
+            Ok(rows) => return Ok((read(&rows)?, false)),
             // It is asked once: each refusal is a line in its log.
-            Err(Trouble::Answered(error)) if errors::is_not_told(&error) => known.is_silent = true,
-            Err(trouble) if cannot_matter(&trouble) => return Ok(None),
+            Err(Trouble::Answered(error)) if errors::is_not_told(&error) => {}
+            Err(trouble) if cannot_matter(&trouble) => return Ok((Answer::Nothing, false)),
             Err(trouble) => return Err(trouble.into()),
         }
     }
     match lent.query(LOOK_AT_ROWS, &[]).await {
-        Err(trouble) if cannot_matter(&trouble) => Ok(None),
-        rows => read(&rows?),
+        Err(trouble) if cannot_matter(&trouble) => Ok((Answer::Nothing, true)),
+        rows => Ok((read(&rows?)?, true)),
     }
 }
 
-fn read(rows: &[Row]) -> Result<Option<Found>, StoreError> {
+fn read(rows: &[Row]) -> Result<Answer, StoreError> {
     let row = rows.first().ok_or_else(|| errors::odd("a look"))?;
-    Found::read(row).map_err(|_| errors::odd("a look"))
+    let found = Found::read(row).map_err(|_| errors::odd("a look"))?;
+    Ok(found.map_or(Answer::Standby, Answer::Of))
 }
 
-/// Without table or rights there are no claims either, and the check says so.
+/// There is no table, or this role must not read it.
 fn cannot_matter(trouble: &Trouble) -> bool {
     match trouble {
         Trouble::Answered(error) => errors::is_missing_table(error) || errors::is_forbidden(error),
@@ -147,26 +199,36 @@ fn cannot_matter(trouble: &Trouble) -> bool {
     }
 }
 
-/// A server that takes no writes now is marked at another time.
-async fn write(lent: &mut Lent, statement: &str, arguments: &[Argument<'_>]) {
-    if let Err(trouble) = lent.execute(statement, arguments).await {
-        tracing::debug!("the mark was not written: {}", StoreError::from(trouble));
+/// Whether it was carried out. A server that takes no writes now is marked at another time.
+async fn write(lent: &mut Lent, statement: &str, arguments: &[Argument<'_>]) -> bool {
+    match lent.execute(statement, arguments).await {
+        Ok(_) => true,
+        Err(trouble) => {
+            tracing::debug!("the mark was not written: {}", StoreError::from(trouble));
+            false
+        }
     }
 }
 
-fn judge(loss: &Loss, known: &mut Known, found: Found) -> Verdict {
+/// `is_alone`: no look was judged since this one began. `None`: it must look again.
+fn judge(loss: &Loss, known: &mut Known, found: Found, is_alone: bool) -> Option<Verdict> {
     let how = changed_mark(known.mark.as_ref(), found.mark.as_ref()).or_else(|| {
         let (before, now) = (known.server.as_ref()?, found.server.as_ref()?);
         changed_server(before, now, loss)
     });
-    let verdict = loss.judge(how, found.hold_off, known.told);
+    if how.is_some() && !is_alone {
+        return None;
+    }
+    let verdict = loss.judge(known.before, how, found.hold_off);
     *known = Known {
+        looks: known.looks + 1,
         mark: found.mark,
         server: found.server.or_else(|| known.server.take()),
-        told: found.hold_off.is_some(),
+        before: Before::then(found.hold_off),
+        told: known.told,
         is_silent: known.is_silent,
     };
-    verdict
+    Some(verdict)
 }
 
 fn changed_mark(before: Option<&Written>, now: Option<&Written>) -> Option<&'static str> {
@@ -194,7 +256,7 @@ fn changed_server(before: &Server, now: &Server, loss: &Loss) -> Option<&'static
 }
 
 impl Found {
-    /// `None`: of a standby, which takes no claims.
+    /// `None`: of a standby.
     fn read(row: &Row) -> Result<Option<Self>, tokio_postgres::Error> {
         if row.try_get(0)? {
             return Ok(None);
@@ -255,8 +317,9 @@ mod tests {
         let loss = Loss::new(SECOND * 20);
         loss.set_keeps(keeps.0, keeps.1);
         let mut known = Known::default();
-        assert_eq!(judge(&loss, &mut known, first), Verdict::Same);
-        judge(&loss, &mut known, second)
+        let judged = judge(&loss, &mut known, first, true);
+        assert_eq!(judged, Some(Verdict::Same));
+        judge(&loss, &mut known, second, true).unwrap()
     }
 
     fn is_lost(verdict: &Verdict) -> bool {
@@ -303,5 +366,20 @@ mod tests {
         let promoted = || found(mark(1, 5), server(1, "2", 90, 8));
         assert!(is_lost(&second(first(), promoted(), (true, false))));
         assert_eq!(second(first(), promoted(), (true, true)), Verdict::Same);
+    }
+
+    #[test]
+    fn a_look_that_may_be_older_than_what_is_known_tells_of_no_loss() {
+        let loss = Loss::new(SECOND * 20);
+        let mut known = Known::default();
+        let look = |number| found(mark(1, number), server(1, "1", 100, 7));
+        judge(&loss, &mut known, look(5), true);
+        let before = known.clone();
+        assert_eq!(judge(&loss, &mut known, look(4), false), None);
+        assert_eq!(known, before);
+        // What is not older than that is as good as any.
+        let judged = judge(&loss, &mut known, look(6), false);
+        assert_eq!(judged, Some(Verdict::Same));
+        assert_eq!(known.mark, Some(mark(1, 6)));
     }
 }

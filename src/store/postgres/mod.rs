@@ -37,7 +37,7 @@ use super::{OpenError, Settings, Store, StoreError, StoreErrorKind, StoreFuture,
 use crate::idempotency::{Operation, Outcome, RecordKey};
 use crate::tls::{Certificates, ClientSettings, Connector};
 use fitness::Server;
-use mark::Mark;
+use mark::{Looked, Mark};
 use pool::{Pool, Trouble};
 use session::{Argument, Target};
 use subscription::Subscription;
@@ -110,17 +110,16 @@ impl PostgresStores {
     /// answers warnings. At start, and then every minute.
     pub async fn check(&self) -> Result<Vec<String>, OpenError> {
         let shown = &self.shared.pool.target.shown;
-        let server = self.ask().await.map_err(|error| self.cannot(&error))?;
+        let mut server = self.ask().await.map_err(|error| self.cannot(&error))?;
         server.takes_writes(shown)?;
-        let warnings = if server.table.is_some() {
-            server.fit(shown)?
-        } else {
+        if server.table.is_none() {
             self.create_quietly().await?;
-            let server = self.ask().await.map_err(|error| self.cannot(&error))?;
-            server.fit(shown)?
-        };
+            server = self.ask().await.map_err(|error| self.cannot(&error))?;
+        }
+        let warnings = server.fit(shown)?;
         self.shared.table.has_been_seen();
         if let Some(mark) = &self.shared.mark {
+            mark.may_ask(server.tells_of_its_log());
             let went_on = self.in_time(async {
                 let mut lent = self.shared.pool.lend_at_leisure().await?;
                 mark.go_on(&mut lent).await;
@@ -150,13 +149,23 @@ impl PostgresStores {
         let Some(mark) = &self.shared.mark else {
             return;
         };
-        let looked = self.in_time(async {
+        let patience = self.shared.pool.target.timeout;
+        let looked = tokio::time::timeout(patience, async {
             let mut lent = self.shared.pool.lend().await?;
-            mark.look(&mut lent).await?;
+            mark.look(&mut lent).await
+        });
+        match looked.await {
+            Ok(Ok(Looked::Yes)) => {}
+            Ok(Ok(nothing)) => return tracing::debug!("no look at the mark: {nothing:?}"),
+            Ok(Err(error)) => return tracing::debug!("no look at the mark: {error}"),
+            Err(_) => return tracing::debug!("no look at the mark in {patience:?}"),
+        }
+        let kept = self.in_time(async {
+            let mut lent = self.shared.pool.lend().await?;
             mark.keep(&mut lent).await
         });
-        if let Err(error) = looked.await {
-            tracing::debug!("no look at the mark: {error}");
+        if let Err(error) = kept.await {
+            tracing::debug!("the mark was not kept: {error}");
         }
     }
 

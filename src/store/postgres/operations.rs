@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::errors;
+use super::mark::Looked;
 use super::pool::{Lent, Trouble};
 use super::session::Argument;
 use super::statements::{CLAIM, INSERT, NOTIFY, READ, RENEW, SETTLE, SWAP};
@@ -34,10 +35,8 @@ impl Shared {
         operation: Operation,
     ) -> Result<Outcome, StoreError> {
         let mut lent = self.pool.lend().await?;
-        let gives_out = matches!(operation, Operation::Claim(_) | Operation::TakeOver { .. });
-        // The session may have begun just now, and shown a loss.
-        if gives_out && self.loss.left().is_some() {
-            return Err(held_off());
+        if matches!(operation, Operation::Claim(_) | Operation::TakeOver { .. }) {
+            self.may_give_out(&mut lent).await?;
         }
         match self.attempt(&mut lent, key, &operation).await {
             Err(Failed::Asked(Trouble::Answered(error))) if errors::is_missing_table(&error) => {
@@ -50,6 +49,24 @@ impl Shared {
                 Ok(outcome)
             }
             Err(failed) => Err(failed.into()),
+        }
+    }
+
+    /// Whether absent keys may be given out over this session.
+    async fn may_give_out(&self, lent: &mut Lent) -> Result<(), StoreError> {
+        if let Some(mark) = self.mark.as_ref().filter(|_| !lent.has_looked) {
+            let looked = mark.look(lent).await;
+            let looked = looked.map_err(|error| StoreError::not_sent(error.kind, error.message))?;
+            if looked == Looked::Standby {
+                lent.end();
+                let message = "PostgreSQL is a standby, which takes no records";
+                return Err(StoreError::not_sent(StoreErrorKind::Refused, message));
+            }
+        }
+        // The session may have begun just now, and shown a loss.
+        match self.loss.left() {
+            Some(_) => Err(held_off()),
+            None => Ok(()),
         }
     }
 

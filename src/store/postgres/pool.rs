@@ -46,6 +46,8 @@ pub(super) struct Pool {
 struct Seat {
     session: Session,
     place: Place,
+    /// Somebody has looked over it whether this is still the same store.
+    has_looked: bool,
 }
 
 /// One of so many.
@@ -147,11 +149,16 @@ impl Pool {
     /// Makes a session, which looks whether this is still the same store, and puts it to rest.
     async fn make(self: &Arc<Self>, place: Place) -> Result<(), StoreError> {
         let session = self.target.connect(LOG_IN, None).await?;
+        let seat = Seat {
+            session,
+            place,
+            has_looked: false,
+        };
         let Some(mark) = &self.mark else {
-            self.rest(Seat { session, place });
+            self.rest(seat);
             return Ok(());
         };
-        let mut lent = Lent::new(self, Seat { session, place });
+        let mut lent = Lent::new(self, seat);
         let looked = match tokio::time::timeout(LOG_IN, mark.look(&mut lent)).await {
             Ok(looked) => looked,
             Err(_) => Err(StoreError::not_sent(
@@ -160,10 +167,11 @@ impl Pool {
             )),
         };
         if looked.is_err() && !lent.asking {
-            lent.seat = None;
+            lent.end();
         }
         // What the look sent was no operation.
-        looked.map_err(|error| StoreError::not_sent(error.kind, error.message))
+        let looked = looked.map_err(|error| StoreError::not_sent(error.kind, error.message));
+        looked.map(drop)
     }
 
     fn rest(&self, seat: Seat) {
@@ -198,15 +206,23 @@ pub(super) struct Lent {
     seat: Option<Seat>,
     /// Something was asked and the server has not answered.
     asking: bool,
+    /// Somebody has looked over it whether this is still the same store.
+    pub(super) has_looked: bool,
 }
 
 impl Lent {
     fn new(pool: &Arc<Pool>, seat: Seat) -> Self {
         Self {
             pool: Arc::clone(pool),
+            has_looked: seat.has_looked,
             seat: Some(seat),
             asking: false,
         }
+    }
+
+    /// It is not lent again.
+    pub(super) fn end(&mut self) {
+        self.seat = None;
     }
 
     /// What records are stored through.
@@ -285,9 +301,10 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let Some(seat) = self.seat.take() else {
+        let Some(mut seat) = self.seat.take() else {
             return;
         };
+        seat.has_looked = self.has_looked;
         if !self.asking {
             self.pool.rest(seat);
             return;

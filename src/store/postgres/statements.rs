@@ -185,7 +185,11 @@ pub(super) const ASK: &str = "SELECT
     found.persistence,
     found.comment,
     found.writable,
-    current_user::text
+    current_user::text,
+    (SELECT bool_and(coalesce(has_function_privilege(to_regprocedure(name), 'EXECUTE'), false))
+        FROM unnest(ARRAY['pg_control_system()', 'pg_current_wal_lsn()',
+            'pg_current_wal_flush_lsn()', 'pg_walfile_name(pg_lsn)',
+            'pg_postmaster_start_time()']) AS name)
 FROM (SELECT to_regclass('retrysafe_records') AS oid) AS named
 LEFT JOIN LATERAL (
     SELECT relpersistence::text AS persistence,

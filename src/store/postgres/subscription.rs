@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_postgres::Notification;
 use tokio_postgres::types::Type;
@@ -26,6 +25,7 @@ use super::pool::Pool;
 use super::session::{Argument, Session};
 use super::statements::{CHANNEL, NOTIFY};
 use crate::idempotency::RecordKey;
+use crate::store::background::{Task, Undo};
 use crate::store::{StoreError, StoreErrorKind, Wake, WakeFn};
 
 /// A session that carries nothing is asked for a sign of life this often.
@@ -65,7 +65,7 @@ pub(super) struct Subscription {
     wake: WakeFn,
     pool: Arc<Pool>,
     standing: watch::Sender<Standing>,
-    task: Mutex<Option<JoinHandle<()>>>,
+    task: Task,
 }
 
 impl Subscription {
@@ -75,19 +75,20 @@ impl Subscription {
             wake,
             pool,
             standing: watch::Sender::new(Standing::No),
-            task: Mutex::new(None),
+            task: Task::default(),
         }
     }
 
     pub(super) async fn listen(&self, key: RecordKey) -> Result<(), StoreError> {
         self.start();
-        let mut wanted = Undo::add(&self.wanted, key);
+        self.wanted.add(key);
+        let undo = Undo::new(|| self.wanted.remove(key));
         let mut standing = self.standing.subscribe();
         let stands = standing.wait_for(|standing| *standing != Standing::No);
         // The sender only goes away with the process.
         match timeout(self.pool.target.timeout, stands).await {
             Ok(Ok(_)) => {
-                wanted.keep();
+                undo.keep();
                 Ok(())
             }
             _ => Err(StoreError::not_sent(
@@ -101,27 +102,16 @@ impl Subscription {
         self.wanted.remove(key);
     }
 
-    /// Starts the task on the caller's runtime, or again if that runtime is gone.
     fn start(&self) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+        self.task.ensure(|| {
             let keeper = Keeper {
                 wanted: Arc::clone(&self.wanted),
                 wake: Arc::clone(&self.wake),
                 pool: Arc::clone(&self.pool),
                 standing: self.standing.clone(),
             };
-            *task = Some(tokio::spawn(keeper.run()));
-        }
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(task) = task.take() {
-            task.abort();
-        }
+            keeper.run()
+        });
     }
 }
 
@@ -143,6 +133,10 @@ impl Wanted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn add(&self, key: RecordKey) {
+        *self.set().entry(key).or_default() += 1;
+    }
+
     fn remove(&self, key: RecordKey) {
         let mut set = self.set();
         if let Some(count) = set.get_mut(&key) {
@@ -150,34 +144,6 @@ impl Wanted {
             if *count == 0 {
                 set.remove(&key);
             }
-        }
-    }
-}
-
-/// Takes a listener back whose `listen` failed or was dropped.
-struct Undo<'a> {
-    wanted: Option<&'a Wanted>,
-    key: RecordKey,
-}
-
-impl<'a> Undo<'a> {
-    fn add(wanted: &'a Wanted, key: RecordKey) -> Self {
-        *wanted.set().entry(key).or_default() += 1;
-        Self {
-            wanted: Some(wanted),
-            key,
-        }
-    }
-
-    fn keep(&mut self) {
-        self.wanted = None;
-    }
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        if let Some(wanted) = self.wanted {
-            wanted.remove(self.key);
         }
     }
 }
@@ -341,12 +307,11 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_counted_and_taken_back() {
+    fn listeners_are_counted() {
         let wanted = Wanted::default();
         let key = RecordKey([1; 32]);
-        Undo::add(&wanted, key).keep();
-        Undo::add(&wanted, key).keep();
-        drop(Undo::add(&wanted, key));
+        wanted.add(key);
+        wanted.add(key);
         wanted.remove(key);
         assert!(wanted.set().contains_key(&key), "one is left");
         wanted.remove(key);

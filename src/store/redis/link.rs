@@ -1,7 +1,9 @@
 //! How a connection to a Redis is made: where to, over which socket, as whom.
 //!
-//! Every server is spoken to in RESP3, which all that are supported know; what subscribers hear comes as
-//! pushes of it. Invariant: an error of this module proves that no operation was sent. A connection stands, with
+//! Every server is spoken to in RESP3, which all that are supported know; what subscribers hear
+//! comes as pushes of it.
+//!
+//! Invariant: an error of this module proves that no operation was sent. A connection stands, with
 //! its login, within `store.timeout` or not at all.
 //!
 //! Deliberately absent: keeping connections and making them again (`connection.rs`).

@@ -12,7 +12,7 @@
 //! that lie in a slot which it keeps (`cluster/marks.rs`).
 
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
@@ -22,7 +22,7 @@ use super::address::Place;
 use super::cluster::Cluster;
 use super::errors;
 use crate::store::StoreError;
-use crate::store::loss::{Loss, Verdict};
+use crate::store::loss::{Before, Loss, Verdict};
 use crate::store::vault;
 
 /// What is looked at when a connection stands.
@@ -75,8 +75,9 @@ pub(super) struct Mark {
 struct Known {
     run_id: Option<String>,
     mark: Option<Vec<u8>>,
-    /// Somebody's loss was told at the last look.
-    told: bool,
+    before: Before,
+    /// How many of the losses that this process found were told here.
+    told: u64,
 }
 
 /// Whether the mark could be looked at.
@@ -146,23 +147,47 @@ impl Mark {
             mark,
             hold_off,
         });
-        if self.loss.take(&verdict) {
-            self.tell(&mut connection).await?;
-        }
-        // A loss that showed elsewhere: whoever starts meanwhile may ask this server alone.
-        if let (None, Some(left)) = (hold_off, self.loss.found_left()) {
-            self.pass_on(&mut connection, left).await?;
-        }
+        self.loss.take(&verdict);
+        self.tell(&mut connection, hold_off).await?;
         Ok(Looked::Here)
     }
 
+    /// Tells processes that start meanwhile of what this one found, here or at another node: they may
+    /// ask this server alone. Processes that are there see it for themselves.
+    async fn tell(
+        &self,
+        connection: &mut MultiplexedConnection,
+        is_told: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let Some((times, left)) = self.loss.found() else {
+            return Ok(());
+        };
+        if self.known().told == times {
+            return Ok(());
+        }
+        if is_told.is_none_or(|told| told < left) {
+            let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
+            let mut set = redis::cmd("SET");
+            set.arg(&self.lost).arg(1).arg("PX").arg(millis);
+            let said = connection.send_packed_command(&set).await;
+            said.map_err(|error| errors::lost(&error))?;
+        }
+        self.known().told = times;
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn judge(&self, found: Found) -> Verdict {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         let before = known.clone();
         *known = Known {
             run_id: found.run_id.or_else(|| before.run_id.clone()),
             mark: found.mark,
-            told: found.hold_off.is_some(),
+            before: Before::then(found.hold_off),
+            told: before.told,
         };
         let how = if before.mark.is_some() && known.mark != before.mark {
             Some("its mark is gone or another one")
@@ -174,36 +199,7 @@ impl Mark {
         } else {
             None
         };
-        self.loss.judge(how, found.hold_off, before.told)
-    }
-
-    /// Tells other processes, those that start meanwhile too.
-    async fn tell(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
-        let mark = random()?;
-        let millis = u64::try_from(self.loss.hold_off().as_millis()).unwrap_or(u64::MAX);
-        let mut tell = redis::pipe();
-        tell.cmd("SET").arg(&self.lost).arg(1).arg("PX").arg(millis);
-        tell.cmd("SET").arg(&self.own).arg(&mark);
-        let said = connection.send_packed_commands(&tell, 0, 2).await;
-        let said = said.map_err(|error| errors::lost(&error))?;
-        if said.last() == Some(&Value::Okay) {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known.mark = Some(mark.into_bytes());
-        }
-        Ok(())
-    }
-
-    async fn pass_on(
-        &self,
-        connection: &mut MultiplexedConnection,
-        left: Duration,
-    ) -> Result<(), StoreError> {
-        let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
-        let mut set = redis::cmd("SET");
-        set.arg(&self.lost).arg(1).arg("PX").arg(millis).arg("NX");
-        let said = connection.send_packed_command(&set).await;
-        said.map_err(|error| errors::lost(&error))?;
-        Ok(())
+        self.loss.judge(before.before, how, found.hold_off)
     }
 }
 
@@ -243,17 +239,16 @@ mod tests {
     }
 
     #[test]
-    fn without_its_mark_it_lost_everything_and_that_is_said_once() {
+    fn without_its_mark_it_lost_everything() {
         let mark = mark();
         mark.judge(found("r1", Some("m1"), None));
         let lost = mark.judge(found("r1", Some("m2"), None));
         assert!(matches!(lost, Verdict::Lost(_)));
-        mark.loss.notice("");
-        // Another process wrote its own mark in the same moment.
-        let again = mark.judge(found("r1", Some("m3"), Some(SECOND)));
-        assert_eq!(again, Verdict::Same);
+        let again = mark.judge(found("r1", Some("m2"), Some(SECOND)));
+        assert_eq!(again, Verdict::Heard(SECOND));
+        mark.loss.take(&lost);
         // Within the hold-off it loses its memory once more.
-        let again = mark.judge(found("r1", Some("m4"), None));
+        let again = mark.judge(found("r1", Some("m3"), None));
         assert!(matches!(again, Verdict::Lost(_)));
     }
 
@@ -274,16 +269,12 @@ mod tests {
         let late = mark();
         let learnt = late.judge(found("r1", Some("m1"), Some(SECOND)));
         assert_eq!(learnt, Verdict::Learnt(SECOND));
-        let before = mark();
-        before.judge(found("r1", Some("m0"), None));
-        let told = before.judge(found("r1", Some("m1"), Some(SECOND)));
-        assert!(matches!(told, Verdict::LostAndTold(_)));
         // Another node's loss, which does not show here.
         let other = mark();
         other.judge(found("r1", Some("m1"), None));
-        let learnt = other.judge(found("r1", Some("m1"), Some(SECOND)));
-        assert_eq!(learnt, Verdict::Learnt(SECOND));
+        let heard = other.judge(found("r1", Some("m1"), Some(SECOND)));
+        assert_eq!(heard, Verdict::Heard(SECOND));
         let again = other.judge(found("r1", Some("m1"), Some(SECOND)));
-        assert_eq!(again, Verdict::Same, "it is learnt once");
+        assert_eq!(again, Verdict::Same, "it is taken in once");
     }
 }

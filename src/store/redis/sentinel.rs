@@ -15,12 +15,13 @@ use std::time::Duration;
 
 use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, Value};
 use tokio::sync::Notify;
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
 use super::address::Place;
 use super::errors;
 use super::link::{Access, End};
+use crate::store::background::Task;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Between two looks while nothing is heard.
@@ -32,13 +33,9 @@ pub(super) struct Sentinels {
     access: Arc<Access>,
     places: Vec<Place>,
     master: String,
-    known: Mutex<Known>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    named: Option<Place>,
-    watch: Option<JoinHandle<()>>,
+    named: Mutex<Option<Place>>,
+    /// Listens to them.
+    watch: Task,
 }
 
 impl Sentinels {
@@ -47,76 +44,68 @@ impl Sentinels {
             access,
             places,
             master,
-            known: Mutex::default(),
+            named: Mutex::default(),
+            watch: Task::default(),
         })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn named(&self) -> MutexGuard<'_, Option<Place>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether another place than this one was named since.
     pub(super) fn name_another(&self, place: &Place) -> bool {
-        let known = self.known();
-        known.named.as_ref().is_some_and(|named| named != place)
+        self.named().as_ref().is_some_and(|named| named != place)
     }
 
     /// The master of now, asked anew.
     pub(super) async fn master(self: &Arc<Self>) -> Result<Place, StoreError> {
-        self.start();
+        // It ends when the store does (`stop`): it holds what it is a part of.
+        self.watch.ensure(|| watch(Arc::clone(self)));
         let named = self.ask().await?;
         self.note(&named);
         Ok(named)
     }
 
     fn note(&self, named: &Place) {
-        let before = self.known().named.replace(named.clone());
+        let before = self.named().replace(named.clone());
         if before.is_some_and(|before| before != *named) {
             tracing::info!(event = "store_master_changed", master = %named);
         }
     }
 
-    /// Starts the watch on the caller's runtime, or again if that runtime is gone.
-    fn start(self: &Arc<Self>) {
-        let mut known = self.known();
-        if known.watch.as_ref().is_none_or(JoinHandle::is_finished) {
-            known.watch = Some(tokio::spawn(watch(Arc::clone(self))));
-        }
-    }
-
     /// Ends the watch.
     pub(super) fn stop(&self) {
-        if let Some(watch) = self.known().watch.take() {
-            watch.abort();
-        }
+        self.watch.end();
     }
 
-    /// Asks everybody and counts.
+    /// Asks everybody and counts. Where most of them agree the others are not waited for; where they
+    /// do not, or most are out of reach, it is who has most voices when the time is up.
     async fn ask(self: &Arc<Self>) -> Result<Place, StoreError> {
         let mut questions = JoinSet::new();
         for place in self.places.clone() {
             let sentinels = Arc::clone(self);
             questions.spawn(async move { sentinels.ask_one(&place).await });
         }
+        let most = self.places.len() / 2 + 1;
+        let until = Instant::now() + self.access.timeout;
         let mut votes: Vec<(Place, usize)> = Vec::new();
         let mut last = errors::no_node();
-        // Whoever is late does not hold the others up for long.
-        let mut patience = self.access.timeout;
-        while let Ok(Some(answer)) = timeout(patience, questions.join_next()).await {
+        while let Ok(Some(answer)) = timeout_at(until, questions.join_next()).await {
             match answer {
-                Ok(Ok(place)) => {
-                    patience = self.access.timeout / 10;
-                    match votes.iter_mut().find(|(named, _)| *named == place) {
-                        Some((_, count)) => *count += 1,
-                        None => votes.push((place, 1)),
-                    }
-                }
+                Ok(Ok(place)) => match votes.iter_mut().find(|(named, _)| *named == place) {
+                    Some((_, count)) => *count += 1,
+                    None => votes.push((place, 1)),
+                },
                 Ok(Err(error)) => last = error,
                 Err(_) => {}
             }
+            if votes.iter().any(|(_, count)| *count >= most) {
+                break;
+            }
         }
-        let most = votes.into_iter().max_by_key(|(_, count)| *count);
-        most.map(|(place, _)| place).ok_or(last)
+        let leading = votes.into_iter().max_by_key(|(_, count)| *count);
+        leading.map(|(place, _)| place).ok_or(last)
     }
 
     async fn ask_one(&self, place: &Place) -> Result<Place, StoreError> {

@@ -9,18 +9,18 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::link::{Driver, End, Target};
 use super::wanted::Wanted;
 use crate::idempotency::RecordKey;
+use crate::store::background::{Task, Undo};
 use crate::store::{StoreError, StoreErrorKind, Wake, WakeFn};
 
 /// A connection that carries nothing is asked for a sign of life this often.
@@ -34,7 +34,7 @@ pub(super) struct Subscription {
     wake: WakeFn,
     target: Arc<Target>,
     prefix: Arc<str>,
-    task: Mutex<Option<JoinHandle<()>>>,
+    task: Task,
 }
 
 impl Subscription {
@@ -45,7 +45,7 @@ impl Subscription {
             wake,
             target,
             prefix,
-            task: Mutex::new(None),
+            task: Task::default(),
         }
     }
 
@@ -53,14 +53,11 @@ impl Subscription {
         self.start();
         let (confirm, confirmed) = oneshot::channel();
         self.wanted.add(key, confirm);
-        let mut undo = Undo {
-            wanted: Some(&self.wanted),
-            key,
-        };
+        let undo = Undo::new(|| self.wanted.remove(key));
         // The sender only goes away with the process.
         match timeout(self.target.access.timeout, confirmed).await {
             Ok(Ok(())) => {
-                undo.wanted = None;
+                undo.keep();
                 Ok(())
             }
             _ => Err(StoreError::not_sent(
@@ -74,10 +71,8 @@ impl Subscription {
         self.wanted.remove(key);
     }
 
-    /// Starts the task on the caller's runtime, or again if that runtime is gone.
     fn start(&self) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+        self.task.ensure(|| {
             let keeper = Keeper {
                 wanted: Arc::clone(&self.wanted),
                 wake: Arc::clone(&self.wake),
@@ -85,17 +80,8 @@ impl Subscription {
                 prefix: Arc::clone(&self.prefix),
                 subscribed: HashSet::new(),
             };
-            *task = Some(tokio::spawn(keeper.run()));
-        }
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(task) = task.take() {
-            task.abort();
-        }
+            keeper.run()
+        });
     }
 }
 
@@ -104,20 +90,6 @@ impl fmt::Debug for Subscription {
         f.debug_struct("Subscription")
             .field("keys", &self.wanted.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// Takes a listener back whose `listen` failed or was dropped.
-struct Undo<'a> {
-    wanted: Option<&'a Wanted>,
-    key: RecordKey,
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        if let Some(wanted) = self.wanted {
-            wanted.remove(self.key);
-        }
     }
 }
 

