@@ -15,7 +15,8 @@
 //! while that store is out of reach the cache goes on answering replays, and its answers do not make
 //! the store look alive.
 //!
-//! Deliberately absent: writing to the cache from a settle; waiting for it.
+//! Deliberately absent: writing to the cache from a settle; waiting for it longer than a fifth of a
+//! call.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -142,9 +142,10 @@ impl RedisStore {
             };
             match (error.code(), script) {
                 ("NOSCRIPT", Some(script)) => self.teach(&hop, script).await?,
-                ("MOVED" | "ASK", _) => match self.route.redirected(&hop, &error) {
-                    Redirected::To(next) => hop = next,
-                    Redirected::Nowhere => return Err(Trouble::Answered(error)),
+                ("MOVED" | "ASK", _) => match self.route.redirected(&hop, &error).await {
+                    Ok(Redirected::To(next)) => hop = next,
+                    Ok(Redirected::Nowhere) => return Err(Trouble::Answered(error)),
+                    Err(error) => return Err(Trouble::Lost(error)),
                 },
                 _ => return Err(self.route.noted(lane.answered(&live, error))),
             }

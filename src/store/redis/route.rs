@@ -81,18 +81,22 @@ impl Route {
     }
 
     /// Where the server of `hop` points to.
-    pub(super) fn redirected(&self, hop: &Hop, error: &ServerError) -> Redirected {
+    pub(super) async fn redirected(
+        &self,
+        hop: &Hop,
+        error: &ServerError,
+    ) -> Result<Redirected, StoreError> {
         let (Self::Cluster(nodes), Some(from)) = (self, &hop.place) else {
-            return Redirected::Nowhere;
+            return Ok(Redirected::Nowhere);
         };
-        match Redirection::read(error, from) {
+        Ok(match Redirection::read(error, from) {
             Some(Redirection::Moved { slot, place }) => {
-                nodes.cluster.moved(slot, &place);
+                nodes.cluster.moved(slot, &place).await?;
                 Redirected::To(nodes.hop(place, false))
             }
             Some(Redirection::Ask { place }) => Redirected::To(nodes.hop(place, true)),
             None => Redirected::Nowhere,
-        }
+        })
     }
 
     /// A server that cannot be had may not be the one to ask any more.

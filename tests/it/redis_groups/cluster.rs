@@ -25,7 +25,7 @@ fn slot(cluster: &Cluster, number: u32) -> (String, usize) {
 }
 
 /// Keys that node 0 keeps, each in a slot of its own.
-fn of_node_0(cluster: &Cluster, count: usize) -> Vec<(u32, String)> {
+pub(super) fn of_node_0(cluster: &Cluster, count: usize) -> Vec<(u32, String)> {
     let all = (1..).map(|number| (number, slot(cluster, number)));
     let of_0 = all.filter(|(_, (_, keeper))| *keeper == 0);
     of_0.map(|(number, (slot, _))| (number, slot))

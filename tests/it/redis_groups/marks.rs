@@ -6,7 +6,9 @@ use std::time::Duration;
 use redis::Value;
 use retrysafe::store::{RedisStores, Settings};
 
-use super::cluster::{begin_move, end_move};
+use super::cluster::{begin_move, end_move, of_node_0};
+use super::{apply, key};
+use crate::store_contract::operations::claim;
 use crate::support::in_time;
 use crate::support::redis::{Redis, settings_at};
 use crate::support::redis_cluster::Cluster;
@@ -74,4 +76,37 @@ async fn a_slot_that_moves_takes_its_mark_along_and_that_is_no_loss() {
         };
         assert_eq!(told.len(), 1, "every node tells");
     }
+}
+
+#[tokio::test]
+async fn a_replica_that_took_over_is_known_as_one_before_it_is_given_a_claim() {
+    let Some(cluster) = Cluster::start(1, &[]) else {
+        return;
+    };
+    let stores = watching(cluster.url());
+    stores.look().await;
+    let store = stores.handle();
+    let (number, _) = of_node_0(&cluster, 1).swap_remove(0);
+    let claimed = apply(&store, number, claim('a')).await;
+    assert_eq!(claimed.unwrap(), "acquired 1");
+    let name = format!("test:{}", key(number));
+    let replica = &cluster.nodes[3];
+    // Its link is not the matter here: what it lacks is taken from it below.
+    in_time("the replica has the record", async || {
+        replica.info("slave_repl_offset") == cluster.nodes[0].info("master_repl_offset")
+    })
+    .await;
+    assert_eq!(
+        replica.cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]),
+        Value::Okay
+    );
+    in_time("the old one knows", async || {
+        cluster.nodes[0].info("role") == "slave"
+    })
+    .await;
+    assert_eq!(replica.cli(&["DEL", &name]), Value::Int(1));
+    // The table still names the old one, which says MOVED.
+    let error = apply(&store, number, claim('b')).await.unwrap_err();
+    assert!(error.message.contains("lost its memory"), "{error}");
+    assert_eq!(losses(&stores), 1);
 }

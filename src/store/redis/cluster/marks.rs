@@ -6,7 +6,7 @@
 //! Deliberately absent: what a mark tells (`mark.rs`), which slots a node keeps (`table.rs`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::table::tag_of;
 use crate::store::loss::Loss;
@@ -31,7 +31,10 @@ impl Marks {
 
     /// The mark in that slot. `None`: nobody wants to know.
     pub(super) fn of(&self, slot: u16) -> Option<Arc<Mark>> {
-        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.loss.is_watched() {
+            return None;
+        }
+        let mut met = self.met();
         if let Some(mark) = met.get(&slot) {
             return Some(Arc::clone(mark));
         }
@@ -39,5 +42,15 @@ impl Marks {
         let mark = Mark::new(&self.namespace, &suffix, Arc::clone(&self.loss))?;
         met.insert(slot, Arc::clone(&mark));
         Some(mark)
+    }
+
+    /// Of slots in which no node has its mark any more nothing is known: who keeps one of them later
+    /// may have been emptied meanwhile, and that was noticed elsewhere.
+    pub(super) fn keep(&self, slots: &[u16]) {
+        self.met().retain(|slot, _| slots.contains(slot));
+    }
+
+    fn met(&self) -> MutexGuard<'_, HashMap<u16, Arc<Mark>>> {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

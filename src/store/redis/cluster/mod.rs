@@ -146,10 +146,23 @@ impl Cluster {
         }
     }
 
-    /// A node says that another one keeps the slot.
-    pub(super) fn moved(self: &Arc<Self>, slot: u16, place: &Place) {
+    /// A node says that another one keeps the slot. One that nobody has heard of may have taken the
+    /// place of somebody who knew more: only the whole table tells.
+    pub(super) async fn moved(
+        self: &Arc<Self>,
+        slot: u16,
+        place: &Place,
+    ) -> Result<(), StoreError> {
+        // The first question may have been under way before that.
+        for _ in 0..2 {
+            if !self.loss.is_watched() || self.known().asked.contains(place) {
+                break;
+            }
+            self.ask().await?;
+        }
         self.known().table.note(slot, place);
         self.doubted();
+        Ok(())
     }
 
     /// What is known may be out of date: asks in the background.
@@ -202,6 +215,8 @@ impl Cluster {
                 let is_there = |place: &Place| masters.contains(place) || replicas.contains(place);
                 known.runs.retain(|place, _| is_there(place));
                 known.asked.clone_from(masters);
+                let slots = masters.iter().filter_map(|place| table.slot_kept_by(place));
+                cluster.marks.keep(&slots.collect::<Vec<_>>());
                 known.table = table;
             });
             drop(known);
