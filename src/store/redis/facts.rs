@@ -9,7 +9,7 @@ use super::info::Info;
 use super::link::{End, Finder, Target};
 use super::mark::Watch;
 use crate::store::StoreError;
-use crate::store::tier::{Guarantee, Persistence, RedisFacts, Tier, of_redis};
+use crate::store::tier::{Guarantee, Persistence, RedisFacts, of_redis};
 
 impl RedisStores {
     /// How far it can be trusted: of several masters the weakest counts.
@@ -25,11 +25,15 @@ impl RedisStores {
         };
         let wait_replicas = self.replicas.as_ref().map_or(0, |replicas| replicas.wanted);
         let mut weakest: Option<Guarantee> = None;
+        let (mut all_on_disk, mut all_confirm) = (true, wait_replicas > 0);
         for end in masters {
-            let (persistence, has_replicas) = self.asked(&end).await?;
+            let (persistence, replicas) = self.asked(&end).await?;
+            all_on_disk &= persistence == Persistence::Always;
+            // Of more than are waited for, one that has not confirmed may take over.
+            all_confirm &= replicas <= wait_replicas;
             let found = of_redis(RedisFacts {
                 persistence,
-                has_replicas: has_replicas || others_may_take_over,
+                has_replicas: replicas > 0 || others_may_take_over,
                 wait_replicas,
             });
             let weaker = weakest
@@ -40,13 +44,12 @@ impl RedisStores {
             }
         }
         let weakest = weakest.ok_or_else(|| super::errors::odd("a cluster"))?;
-        // Replicas that confirm are those that take over; a disk that is synced always is the only one.
-        let keeps = weakest.tier >= Tier::T3;
-        self.shared.loss.set_keeps(keeps, keeps);
+        // A master that starts anew has what its disk has, whatever its replicas confirmed.
+        self.shared.loss.set_keeps(all_on_disk, all_confirm);
         Ok(weakest)
     }
 
-    async fn asked(&self, end: &End) -> Result<(Persistence, bool), StoreError> {
+    async fn asked(&self, end: &End) -> Result<(Persistence, u32), StoreError> {
         let target = Target {
             access: self.shared.target.access.clone(),
             finder: Finder::Fixed(end.clone()),
@@ -62,7 +65,8 @@ impl RedisStores {
         let said = slot.command(&live, &ask(["INFO", "persistence"])).await?;
         let appends = Info::read(&said).appends;
         let said = slot.command(&live, &ask(["INFO", "replication"])).await?;
-        let has_replicas = !Info::read(&said).replicas.is_empty();
+        let replicas = Info::read(&said).replicas.len();
+        let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
         let persistence = match appends {
             Some(false) => Persistence::None,
             None => Persistence::Unknown,
@@ -74,7 +78,7 @@ impl RedisStores {
                 said.map_or(Persistence::Unknown, |said| synced(&said))
             }
         };
-        Ok((persistence, has_replicas))
+        Ok((persistence, replicas))
     }
 }
 

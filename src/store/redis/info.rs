@@ -18,6 +18,10 @@ pub(super) struct Info {
     pub(super) policy: Option<String>,
     /// Another one with each start of a server.
     pub(super) run_id: Option<String>,
+    /// What its data is called, and replicas' copies of it; and what they were called before it
+    /// became a master.
+    pub(super) data: Option<String>,
+    pub(super) data_before: Option<String>,
     /// Whether there is an append-only file.
     pub(super) appends: Option<bool>,
     /// Replicas that are connected, as the server knows them.
@@ -41,6 +45,8 @@ impl Info {
         Self {
             version: field("redis_version").as_deref().and_then(version),
             run_id: field("run_id"),
+            data: field("master_replid"),
+            data_before: field("master_replid2"),
             policy: field("maxmemory_policy"),
             appends: field("aof_enabled").map(|enabled| enabled == "1"),
             replicas: text.lines().filter_map(replica).collect(),

@@ -3,7 +3,8 @@
 //! Owns two keys of the namespace: `{namespace}:mark`, a random text without an end that is gone or
 //! another one where the data is, and `{namespace}:lost`, which lives as long as the hold-off, for
 //! processes that start meanwhile. A server with another `run_id` is one that was started anew, or
-//! the replica that took over: what it acknowledged last may be missing.
+//! the replica that took over (then its data was called before as the other's is): what was
+//! acknowledged last may be missing, unless the disk had it, or that replica confirmed it.
 //!
 //! It is looked at when a connection is made and each second. Invariant: whoever sends a claim over
 //! a new connection has looked before.
@@ -21,6 +22,7 @@ use redis::aio::MultiplexedConnection;
 use super::address::Place;
 use super::cluster::Cluster;
 use super::errors;
+use super::info::Info;
 use crate::store::StoreError;
 use crate::store::loss::{Before, Loss, Verdict};
 use crate::store::vault;
@@ -47,14 +49,12 @@ impl Watch {
                 mark.look(connection, run_id).await?;
             }
             Self::Node(cluster, place) => {
-                if let Some(run_id) = run_id {
-                    cluster.met(place, run_id);
-                }
-                if let Some(mark) = cluster.mark_of(place)
-                    && mark.look(connection, None).await? == Looked::Elsewhere
-                {
-                    cluster.doubted();
-                }
+                let looked = match cluster.mark_of(place) {
+                    Some(mark) => mark.look(connection, None).await?,
+                    None => Looked::Elsewhere,
+                };
+                // One that keeps nothing any more forgot nothing that counts.
+                cluster.met(place, run_id, looked == Looked::Here);
             }
         }
         Ok(())
@@ -74,6 +74,7 @@ pub(super) struct Mark {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Known {
     run_id: Option<String>,
+    data: Option<String>,
     mark: Option<Vec<u8>>,
     before: Before,
     /// How many of the losses that this process found were told here.
@@ -91,6 +92,8 @@ pub(super) enum Looked {
 /// What a look at the server found.
 struct Found {
     run_id: Option<String>,
+    data: Option<String>,
+    data_before: Option<String>,
     mark: Option<Vec<u8>>,
     /// Somebody noticed a loss, so long ago that this remains of the hold-off.
     hold_off: Option<Duration>,
@@ -120,11 +123,12 @@ impl Mark {
         ask.cmd("SET").arg(&self.own).arg(random()?).arg("NX");
         ask.cmd("GET").arg(&self.own);
         ask.cmd("PTTL").arg(&self.lost);
+        ask.cmd("INFO").arg("replication");
         let mut connection = connection.clone();
-        let said = connection.send_packed_commands(&ask, 0, 3).await;
+        let said = connection.send_packed_commands(&ask, 0, ask.len()).await;
         let said = said.map_err(|error| errors::lost(&error))?;
-        let [_, mark, left] =
-            <[Value; 3]>::try_from(said).map_err(|_| errors::odd("a look at the mark"))?;
+        let [_, mark, left, info] =
+            <[Value; 4]>::try_from(said).map_err(|_| errors::odd("a look at the mark"))?;
         let mark = match mark {
             Value::BulkString(octets) => Some(octets),
             Value::Nil => None,
@@ -142,8 +146,11 @@ impl Mark {
             Value::Int(left) => u64::try_from(left).ok().map(Duration::from_millis),
             _ => None,
         };
+        let info = Info::read(&info);
         let verdict = self.judge(Found {
             run_id: run_id.map(str::to_owned),
+            data: info.data,
+            data_before: info.data_before,
             mark,
             hold_off,
         });
@@ -185,17 +192,19 @@ impl Mark {
         let before = known.clone();
         *known = Known {
             run_id: found.run_id.or_else(|| before.run_id.clone()),
+            data: found.data.or_else(|| before.data.clone()),
             mark: found.mark,
             before: Before::then(found.hold_off),
             told: before.told,
         };
+        let is_another = before.run_id.is_some() && known.run_id != before.run_id;
+        let took_over = found.data_before.is_some() && found.data_before == before.data;
         let how = if before.mark.is_some() && known.mark != before.mark {
             Some("its mark is gone or another one")
-        } else if before.run_id.is_some()
-            && known.run_id != before.run_id
-            && !self.loss.restart_keeps()
-        {
-            Some("another server answers, or it was started anew")
+        } else if is_another && took_over {
+            (!self.loss.failover_keeps()).then_some("a replica took over")
+        } else if is_another {
+            (!self.loss.restart_keeps()).then_some("it was started anew, or another one answers")
         } else {
             None
         };
@@ -225,6 +234,8 @@ mod tests {
     fn found(run_id: &str, mark: Option<&str>, hold_off: Option<Duration>) -> Found {
         Found {
             run_id: Some(run_id.to_owned()),
+            data: Some(format!("data of {run_id}")),
+            data_before: None,
             mark: mark.map(|text| text.as_bytes().to_vec()),
             hold_off,
         }
@@ -253,15 +264,34 @@ mod tests {
     }
 
     #[test]
-    fn another_server_may_lack_the_last_records_unless_replicas_or_the_disk_have_them() {
+    fn one_that_starts_anew_may_lack_the_last_records_unless_the_disk_has_them() {
         let mark = mark();
         mark.judge(found("r1", Some("m1"), None));
+        mark.loss.set_keeps(false, true);
         let lost = mark.judge(found("r2", Some("m1"), None));
         assert!(matches!(lost, Verdict::Lost(_)));
-        mark.loss.set_keeps(true, true);
+        mark.loss.set_keeps(true, false);
         assert_eq!(mark.judge(found("r3", Some("m1"), None)), Verdict::Same);
         let empty = mark.judge(found("r4", None, None));
         assert!(matches!(empty, Verdict::Lost(_)));
+    }
+
+    #[test]
+    fn a_replica_that_takes_over_may_lack_them_unless_it_confirmed_them() {
+        let promoted = |run_id, of: &str| Found {
+            data_before: Some(format!("data of {of}")),
+            ..found(run_id, Some("m1"), None)
+        };
+        let mark = mark();
+        mark.judge(found("r1", Some("m1"), None));
+        mark.loss.set_keeps(true, false);
+        let lost = mark.judge(promoted("r2", "r1"));
+        assert!(matches!(lost, Verdict::Lost(_)));
+        mark.loss.set_keeps(false, true);
+        assert_eq!(mark.judge(promoted("r3", "r2")), Verdict::Same);
+        // Somebody else's replica.
+        let lost = mark.judge(promoted("r4", "r1"));
+        assert!(matches!(lost, Verdict::Lost(_)));
     }
 
     #[test]

@@ -9,9 +9,13 @@ use retrysafe::store::{RedisStores, Settings};
 use super::cluster::{begin_move, end_move, of_node_0};
 use super::{apply, key};
 use crate::store_contract::operations::claim;
+use retrysafe::store::tier::Tier;
+
+use crate::support::faulty::Faulty;
 use crate::support::in_time;
 use crate::support::redis::{Redis, settings_at};
 use crate::support::redis_cluster::Cluster;
+use crate::support::redis_groups::{master, replica_of};
 
 fn watching(url: String) -> RedisStores {
     let settings = Settings {
@@ -19,6 +23,69 @@ fn watching(url: String) -> RedisStores {
         ..settings_at(url)
     };
     RedisStores::new(&settings, Arc::new(|_| {})).unwrap()
+}
+
+/// A master and its replica behind a name, and a store that waits for the replica. What they have is
+/// on their disks each second.
+fn confirmed() -> Option<(Redis, Redis, Faulty, RedisStores)> {
+    let disk = ["--appendonly", "yes"];
+    let first = master(&disk)?;
+    let second = replica_of(first.addr(), &disk)?;
+    let name = Faulty::to(first.addr());
+    let settings = Settings {
+        hold_off: Duration::from_mins(10),
+        wait_replicas: 1,
+        ..settings_at(format!("redis://{}", name.addr))
+    };
+    let stores = RedisStores::new(&settings, Arc::new(|_| {})).unwrap();
+    Some((first, second, name, stores))
+}
+
+async fn looked(stores: &RedisStores) -> (u64, &'static str) {
+    let store = stores.handle();
+    in_time("it answers", async || store.ping().await.is_ok()).await;
+    stores.look().await;
+    let noticed = *stores.loss().subscribe().borrow();
+    (noticed.times, noticed.how)
+}
+
+#[tokio::test]
+async fn a_replica_that_confirmed_and_took_over_lost_nothing() {
+    let Some((mut first, second, name, stores)) = confirmed() else {
+        return;
+    };
+    in_time("the replica is known", async || {
+        stores.guarantee().await.unwrap().tier == Tier::T3
+    })
+    .await;
+    assert_eq!(looked(&stores).await, (0, ""));
+    in_time("the replica has the mark", async || {
+        !marks(&second).is_empty()
+    })
+    .await;
+    first.kill();
+    second.cli(&["REPLICAOF", "NO", "ONE"]);
+    name.redirect(second.addr());
+    assert_eq!(looked(&stores).await, (0, ""));
+}
+
+#[tokio::test]
+async fn a_master_that_starts_anew_lost_what_its_replica_confirmed_and_its_disk_had_not() {
+    let Some((mut first, _second, _name, stores)) = confirmed() else {
+        return;
+    };
+    // The mark is on the disk; what comes later may not be.
+    first.cli(&["CONFIG", "SET", "appendfsync", "always"]);
+    assert_eq!(looked(&stores).await, (0, ""));
+    first.cli(&["CONFIG", "SET", "appendfsync", "everysec"]);
+    in_time("the replica is known", async || {
+        stores.guarantee().await.unwrap().tier == Tier::T3
+    })
+    .await;
+    first.kill();
+    first.restart(&[]);
+    let how = "it was started anew, or another one answers";
+    assert_eq!(looked(&stores).await, (1, how));
 }
 
 fn losses(stores: &RedisStores) -> u64 {

@@ -126,10 +126,16 @@ impl Cluster {
         candidates.into_iter().next()
     }
 
-    /// A node was connected to: one that was started anew may have forgotten what it kept.
-    pub(super) fn met(&self, place: &Place, run_id: &str) {
+    /// A node was connected to. `keeps`: it keeps slots, and one that was started anew may have
+    /// forgotten what was in them.
+    pub(super) fn met(self: &Arc<Self>, place: &Place, run_id: Option<&str>, keeps: bool) {
+        if !keeps {
+            self.doubted();
+        }
+        let Some(run_id) = run_id else { return };
         let before = self.known().runs.insert(place.clone(), run_id.to_owned());
-        if before.is_some_and(|before| before != run_id) {
+        let is_another = before.is_some_and(|before| before != run_id);
+        if is_another && keeps && !self.loss.restart_keeps() {
             self.lost("a node of the cluster was started anew");
         }
     }
@@ -141,7 +147,7 @@ impl Cluster {
     }
 
     fn lost(&self, how: &'static str) {
-        if self.loss.is_watched() && !self.loss.failover_keeps() {
+        if self.loss.is_watched() {
             self.loss.notice(how);
         }
     }
@@ -206,7 +212,7 @@ impl Cluster {
             let mut known = cluster.known();
             known.asked_at = Some(Instant::now());
             let asked = found.map(|table| {
-                if table.has_promoted(&known.asked) {
+                if table.has_promoted(&known.asked) && !cluster.loss.failover_keeps() {
                     cluster.lost("a replica of the cluster took over");
                 }
                 let Table {
