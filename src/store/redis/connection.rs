@@ -130,8 +130,7 @@ impl Slot {
     /// Whether it is still the store it was.
     pub(super) async fn look(&self) -> Result<(), StoreError> {
         let live = self.live().await?;
-        let run_id = live.info.run_id.as_deref();
-        let looked = self.target.watch.look(&live.connection, run_id).await;
+        let looked = self.target.watch.look(&live.connection, &live.info).await;
         if looked.is_err() {
             self.give_up(&live);
         }
@@ -211,10 +210,7 @@ impl Live {
             _ => {}
         }
         let info = Info::read(&said);
-        target
-            .watch
-            .look(&connection, info.run_id.as_deref())
-            .await?;
+        target.watch.look(&connection, &info).await?;
         Ok(Self {
             connection,
             driver,

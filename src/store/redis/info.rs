@@ -5,6 +5,8 @@
 //!
 //! Deliberately absent: reacting to it. `check` runs at start and every minute; the caller decides.
 
+use std::time::Duration;
+
 use redis::Value;
 
 use super::address::Place;
@@ -18,8 +20,10 @@ pub(super) struct Info {
     pub(super) policy: Option<String>,
     /// Another one with each start of a server.
     pub(super) run_id: Option<String>,
-    /// What its data is called, and replicas' copies of it; and what they were called before it
-    /// became a master.
+    /// For how many whole seconds it has been there.
+    pub(super) uptime: Option<Duration>,
+    /// What its data is called, and replicas' copies of it; and what it was called before it became a
+    /// master, or was started anew.
     pub(super) data: Option<String>,
     pub(super) data_before: Option<String>,
     /// Whether there is an append-only file.
@@ -45,6 +49,9 @@ impl Info {
         Self {
             version: field("redis_version").as_deref().and_then(version),
             run_id: field("run_id"),
+            uptime: field("uptime_in_seconds")
+                .and_then(|text| text.parse().ok())
+                .map(Duration::from_secs),
             data: field("master_replid"),
             data_before: field("master_replid2"),
             policy: field("maxmemory_policy"),

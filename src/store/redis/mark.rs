@@ -3,8 +3,9 @@
 //! Owns two keys of the namespace: `{namespace}:mark`, a random text without an end that is gone or
 //! another one where the data is, and `{namespace}:lost`, which lives as long as the hold-off, for
 //! processes that start meanwhile. A server with another `run_id` is one that was started anew, or
-//! the replica that took over (then its data was called before as the other's is): what was
-//! acknowledged last may be missing, unless the disk had it, or that replica confirmed it.
+//! the replica that took over: what was acknowledged last may be missing, unless the disk had it, or
+//! that replica confirmed it. A replica's data was called before as the master's was, and it was there
+//! while the master was; of one that was started anew only the first is true.
 //!
 //! It is looked at when a connection is made and each second. Invariant: whoever sends a claim over
 //! a new connection has looked before.
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
+use tokio::time::Instant;
 
 use super::address::Place;
 use super::cluster::Cluster;
@@ -26,6 +28,9 @@ use super::info::Info;
 use crate::store::StoreError;
 use crate::store::loss::{Before, Loss, Verdict};
 use crate::store::vault;
+
+/// A server counts its uptime from one whole second to another.
+const WHOLE: Duration = Duration::from_secs(1);
 
 /// What is looked at when a connection stands.
 #[derive(Debug)]
@@ -41,12 +46,12 @@ impl Watch {
     pub(super) async fn look(
         &self,
         connection: &MultiplexedConnection,
-        run_id: Option<&str>,
+        server: &Info,
     ) -> Result<(), StoreError> {
         match self {
             Self::Nobody => {}
             Self::Store(mark) => {
-                mark.look(connection, run_id).await?;
+                mark.look(connection, Some(server)).await?;
             }
             Self::Node(cluster, place) => {
                 let looked = match cluster.mark_of(place) {
@@ -54,6 +59,7 @@ impl Watch {
                     None => Looked::Elsewhere,
                 };
                 // One that keeps nothing any more forgot nothing that counts.
+                let run_id = server.run_id.as_deref();
                 cluster.met(place, run_id, looked == Looked::Here);
             }
         }
@@ -73,6 +79,8 @@ pub(super) struct Mark {
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Known {
+    /// The last time it was there.
+    seen_at: Option<Instant>,
     run_id: Option<String>,
     data: Option<String>,
     mark: Option<Vec<u8>>,
@@ -91,7 +99,9 @@ pub(super) enum Looked {
 
 /// What a look at the server found.
 struct Found {
+    asked_at: Instant,
     run_id: Option<String>,
+    uptime: Option<Duration>,
     data: Option<String>,
     data_before: Option<String>,
     mark: Option<Vec<u8>>,
@@ -112,12 +122,14 @@ impl Mark {
         })
     }
 
-    /// Looks, and says what it comes to. `run_id`: what the server said when it was connected to.
+    /// Looks, and says what it comes to. `server`: what it said when it was connected to; `None`:
+    /// which one it is does not matter.
     pub(super) async fn look(
         &self,
         connection: &MultiplexedConnection,
-        run_id: Option<&str>,
+        server: Option<&Info>,
     ) -> Result<Looked, StoreError> {
+        let asked_at = Instant::now();
         let mut ask = redis::pipe();
         // Refused by a full or read-only server; then what is there counts.
         ask.cmd("SET").arg(&self.own).arg(random()?).arg("NX");
@@ -148,7 +160,9 @@ impl Mark {
         };
         let info = Info::read(&info);
         let verdict = self.judge(Found {
-            run_id: run_id.map(str::to_owned),
+            asked_at,
+            run_id: server.and_then(|server| server.run_id.clone()),
+            uptime: server.and_then(|server| server.uptime),
             data: info.data,
             data_before: info.data_before,
             mark,
@@ -191,6 +205,7 @@ impl Mark {
         let mut known = self.known();
         let before = known.clone();
         *known = Known {
+            seen_at: Some(found.asked_at),
             run_id: found.run_id.or_else(|| before.run_id.clone()),
             data: found.data.or_else(|| before.data.clone()),
             mark: found.mark,
@@ -198,7 +213,12 @@ impl Mark {
             told: before.told,
         };
         let is_another = before.run_id.is_some() && known.run_id != before.run_id;
-        let took_over = found.data_before.is_some() && found.data_before == before.data;
+        let ago = before.seen_at.map(|at| found.asked_at - at);
+        let was_there = ago
+            .zip(found.uptime)
+            .is_some_and(|(ago, up)| up > ago + WHOLE);
+        let has_its_data = found.data_before.is_some() && found.data_before == before.data;
+        let took_over = was_there && has_its_data;
         let how = if before.mark.is_some() && known.mark != before.mark {
             Some("its mark is gone or another one")
         } else if is_another && took_over {
@@ -233,7 +253,9 @@ mod tests {
 
     fn found(run_id: &str, mark: Option<&str>, hold_off: Option<Duration>) -> Found {
         Found {
+            asked_at: Instant::now(),
             run_id: Some(run_id.to_owned()),
+            uptime: Some(SECOND * 60),
             data: Some(format!("data of {run_id}")),
             data_before: None,
             mark: mark.map(|text| text.as_bytes().to_vec()),
@@ -289,8 +311,14 @@ mod tests {
         assert!(matches!(lost, Verdict::Lost(_)));
         mark.loss.set_keeps(false, true);
         assert_eq!(mark.judge(promoted("r3", "r2")), Verdict::Same);
+        // The same one, started anew after it was there.
+        let anew = Found {
+            uptime: Some(Duration::ZERO),
+            ..promoted("r4", "r3")
+        };
+        assert!(matches!(mark.judge(anew), Verdict::Lost(_)));
         // Somebody else's replica.
-        let lost = mark.judge(promoted("r4", "r1"));
+        let lost = mark.judge(promoted("r5", "r1"));
         assert!(matches!(lost, Verdict::Lost(_)));
     }
 

@@ -25,12 +25,10 @@ fn watching(url: String) -> RedisStores {
     RedisStores::new(&settings, Arc::new(|_| {})).unwrap()
 }
 
-/// A master and its replica behind a name, and a store that waits for the replica. What they have is
-/// on their disks each second.
-fn confirmed() -> Option<(Redis, Redis, Faulty, RedisStores)> {
-    let disk = ["--appendonly", "yes"];
-    let first = master(&disk)?;
-    let second = replica_of(first.addr(), &disk)?;
+/// A master and its replica behind a name, and a store that waits for the replica.
+fn confirmed(disk: &[&str]) -> Option<(Redis, Redis, Faulty, RedisStores)> {
+    let first = master(disk)?;
+    let second = replica_of(first.addr(), disk)?;
     let name = Faulty::to(first.addr());
     let settings = Settings {
         hold_off: Duration::from_mins(10),
@@ -51,7 +49,7 @@ async fn looked(stores: &RedisStores) -> (u64, &'static str) {
 
 #[tokio::test]
 async fn a_replica_that_confirmed_and_took_over_lost_nothing() {
-    let Some((mut first, second, name, stores)) = confirmed() else {
+    let Some((mut first, second, name, stores)) = confirmed(&["--save", ""]) else {
         return;
     };
     in_time("the replica is known", async || {
@@ -59,10 +57,15 @@ async fn a_replica_that_confirmed_and_took_over_lost_nothing() {
     })
     .await;
     assert_eq!(looked(&stores).await, (0, ""));
-    in_time("the replica has the mark", async || {
-        !marks(&second).is_empty()
-    })
+    // It counts whole seconds, at the beginning from below zero.
+    in_time(
+        "the replica has the mark and was surely there",
+        async || {
+            !marks(&second).is_empty() && second.info("uptime_in_seconds").parse().unwrap_or(0) > 2
+        },
+    )
     .await;
+    assert_eq!(looked(&stores).await, (0, ""));
     first.kill();
     second.cli(&["REPLICAOF", "NO", "ONE"]);
     name.redirect(second.addr());
@@ -71,7 +74,7 @@ async fn a_replica_that_confirmed_and_took_over_lost_nothing() {
 
 #[tokio::test]
 async fn a_master_that_starts_anew_lost_what_its_replica_confirmed_and_its_disk_had_not() {
-    let Some((mut first, _second, _name, stores)) = confirmed() else {
+    let Some((mut first, _second, _name, stores)) = confirmed(&["--appendonly", "yes"]) else {
         return;
     };
     // The mark is on the disk; what comes later may not be.
@@ -84,6 +87,29 @@ async fn a_master_that_starts_anew_lost_what_its_replica_confirmed_and_its_disk_
     .await;
     first.kill();
     first.restart(&[]);
+    let how = "it was started anew, or another one answers";
+    assert_eq!(looked(&stores).await, (1, how));
+}
+
+#[tokio::test]
+async fn a_master_that_starts_anew_from_a_snapshot_is_no_replica_that_took_over() {
+    let Some((mut first, _second, _name, stores)) = confirmed(&["--save", ""]) else {
+        return;
+    };
+    in_time("the replica is known", async || {
+        stores.guarantee().await.unwrap().tier == Tier::T3
+    })
+    .await;
+    assert_eq!(looked(&stores).await, (0, ""));
+    let data = first.info("master_replid");
+    assert_eq!(first.cli(&["SAVE"]), Value::Okay);
+    first.kill();
+    first.restart(&[]);
+    assert_eq!(
+        first.info("master_replid2"),
+        data,
+        "as a promoted replica says it"
+    );
     let how = "it was started anew, or another one answers";
     assert_eq!(looked(&stores).await, (1, how));
 }
