@@ -84,6 +84,8 @@ pub(super) struct Duties {
     pub(super) required: Tier,
     /// The last that was found.
     pub(super) guarantee: Option<Guarantee>,
+    /// The next check is not to wait for the minute.
+    pub(super) is_due: bool,
     /// Losses of the store's memory that were told.
     pub(super) losses: u64,
 }
@@ -105,7 +107,7 @@ impl Duties {
                     self.stores.look().await;
                     self.health.hold_off(loss.left());
                     self.sweep().await;
-                    if self.guarantee.is_none() && !self.breaker.is_open() {
+                    if self.is_due && !self.breaker.is_open() {
                         self.check().await;
                     }
                 }
@@ -126,12 +128,20 @@ impl Duties {
     }
 
     async fn check(&mut self) {
+        // What could not be asked is asked again soon.
+        self.is_due = true;
         match self.stores.check().await {
             Ok(_) => match self.stores.guarantee().await {
-                Some(found) => self.found(found),
+                Some(found) => {
+                    self.is_due = false;
+                    self.found(found);
+                }
+                // What was found before holds until then.
+                None if self.guarantee.is_some() => {}
                 None => self.breaker.set_unfit(self.required > Tier::T0),
             },
             Err(OpenError::Unfit(text)) => {
+                self.is_due = false;
                 self.breaker.set_unfit(true);
                 tracing::error!(event = "store_unfit", "{text}");
             }

@@ -215,6 +215,7 @@ impl App {
             health: health.clone(),
             metrics: shared.metrics.clone(),
             required: config.store.require_tier,
+            is_due: first.guarantee.is_none(),
             guarantee: first.guarantee,
             losses: 0,
         };

@@ -1,11 +1,17 @@
 //! How far a store can be trusted: asked of the live server, said everywhere, and required.
 
 use std::process::Output;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retrysafe::store::tier::Tier;
+use retrysafe::store::{RedisStores, Settings};
 
 use crate::commands::{code, said};
 use crate::support::client::{get, pay};
+use crate::support::faulty::{Fault, Faulty};
 use crate::support::postgres::Postgres;
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, settings_at};
 use crate::support::sidecar::{Sidecar, on_postgres, on_redis, retrysafe, sidecar};
 use crate::support::upstream::Upstream;
 use crate::support::{eventually, redis};
@@ -135,6 +141,31 @@ fn a_store_not_yet_known_gives_out_nothing_where_a_tier_is_required() {
     );
     assert_eq!(upstream.calls(), 0);
     sidecar.wait_metric("retrysafe_store_tier", |tier| tier == 1);
+}
+
+#[tokio::test]
+async fn a_reply_that_was_lost_makes_no_store_weaker() {
+    let Some(server) = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]) else {
+        return;
+    };
+    let link = Faulty::to(server.addr());
+    let mut whole = 0;
+    for octets in (0..).step_by(40) {
+        link.set(Fault::CutsRepliesAfter(octets));
+        let settings = Settings {
+            timeout: Duration::from_secs(2),
+            ..settings_at(format!("redis://{}", link.addr))
+        };
+        let stores = RedisStores::new(&settings, Arc::new(|_| {})).unwrap();
+        if let Ok(found) = stores.guarantee().await {
+            assert_eq!(found.tier, Tier::T4, "cut after {octets} octets");
+            whole += 1;
+        }
+        if whole > 2 {
+            assert!(octets > 1_000, "it was cut in many places");
+            return;
+        }
+    }
 }
 
 #[test]

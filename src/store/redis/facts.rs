@@ -4,7 +4,7 @@ use redis::{Cmd, Value};
 
 use super::RedisStores;
 use super::address::Place;
-use super::connection::Slot;
+use super::connection::{Slot, Trouble};
 use super::info::Info;
 use super::link::{End, Finder, Target};
 use super::mark::Watch;
@@ -73,9 +73,12 @@ impl RedisStores {
             Some(true) => {
                 let mut policy = ask(["CONFIG", "GET"]);
                 policy.arg("appendfsync");
-                // Whom it is not allowed: the weaker answer counts.
-                let said = slot.command(&live, &policy).await;
-                said.map_or(Persistence::Unknown, |said| synced(&said))
+                match slot.command(&live, &policy).await {
+                    Ok(said) => synced(&said),
+                    // Whom it is not allowed: the weaker answer counts.
+                    Err(Trouble::Answered(_)) => Persistence::Unknown,
+                    Err(Trouble::Lost(error)) => return Err(error),
+                }
             }
         };
         Ok((persistence, replicas))
