@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
+
 use super::AppError;
 use crate::admin::Health;
 use crate::store::guarded::Breaker;
@@ -75,9 +77,27 @@ fn too_weak(found: &Guarantee, required: Tier) -> Option<String> {
     })
 }
 
+/// Whether the store is still the one it was: each second, and at once after a loss, so that every
+/// server tells who starts meanwhile.
+async fn look_out(stores: &Stores, health: &Health) {
+    let loss = stores.loss();
+    let mut losses = loss.subscribe();
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = second.tick() => {}
+            Ok(()) = losses.changed() => {}
+        }
+        losses.mark_unchanged();
+        stores.look().await;
+        health.hold_off(loss.left());
+    }
+}
+
 /// The store as it is looked after while the program runs.
 pub(super) struct Duties {
-    pub(super) stores: Stores,
+    pub(super) stores: Arc<Stores>,
     pub(super) breaker: Arc<Breaker>,
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
@@ -92,7 +112,13 @@ pub(super) struct Duties {
 
 impl Duties {
     /// Never returns.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(self) {
+        let (stores, health) = (Arc::clone(&self.stores), Arc::clone(&self.health));
+        // Neither a long sweep nor a slow check keeps it from looking.
+        tokio::join!(look_out(&stores, &health), self.others());
+    }
+
+    async fn others(mut self) {
         if let Some(found) = self.guarantee.take() {
             self.found(found);
         }
@@ -104,19 +130,13 @@ impl Duties {
         loop {
             tokio::select! {
                 _ = second.tick() => {
-                    self.stores.look().await;
-                    self.health.hold_off(loss.left());
                     self.sweep().await;
                     if self.is_due && !self.breaker.is_open() {
                         self.check().await;
                     }
                 }
                 _ = minute.tick() => self.check().await,
-                Ok(()) = losses.changed() => {
-                    self.lost(*losses.borrow_and_update(), &loss);
-                    // Who starts meanwhile is told by every server.
-                    self.stores.look().await;
-                }
+                Ok(()) = losses.changed() => self.lost(*losses.borrow_and_update(), &loss),
             }
         }
     }

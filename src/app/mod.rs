@@ -210,7 +210,7 @@ impl App {
             tokio::spawn(files.renew(shared.metrics.clone()));
         }
         let duties = Duties {
-            stores,
+            stores: Arc::new(stores),
             breaker,
             health: health.clone(),
             metrics: shared.metrics.clone(),

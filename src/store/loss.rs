@@ -76,6 +76,8 @@ pub struct Noticed {
     pub how: &'static str,
     until: Option<Instant>,
     found: Found,
+    /// Since then it has taken no writes: nobody could record anything again.
+    closed_since: Option<Instant>,
 }
 
 /// Those that this process found itself, and so tells others. What it was told it does not tell
@@ -140,13 +142,39 @@ impl Loss {
 
     /// How long absent keys are still not given out.
     pub fn left(&self) -> Option<Duration> {
-        left(self.noticed.borrow().until)
+        let noticed = *self.noticed.borrow();
+        noticed.left(noticed.until)
     }
 
     /// How many losses this process found, and what is left of the hold-off after the last one.
     pub fn found(&self) -> Option<(u64, Duration)> {
-        let found = self.noticed.borrow().found;
-        Some((found.times, left(found.until)?))
+        let noticed = *self.noticed.borrow();
+        Some((noticed.found.times, noticed.left(noticed.found.until)?))
+    }
+
+    /// Each second: whether the store takes writes. The hold-off is for who has something to record
+    /// again; while nobody can, it stands still.
+    pub fn takes_writes(&self, takes: bool) {
+        let now = Instant::now();
+        self.noticed.send_if_modified(|noticed| {
+            match (takes, noticed.closed_since) {
+                (false, None) if noticed.left(noticed.until).is_some() => {
+                    noticed.closed_since = Some(now);
+                    false
+                }
+                (true, Some(since)) => {
+                    let closed = now - since;
+                    noticed.closed_since = None;
+                    for until in [&mut noticed.until, &mut noticed.found.until] {
+                        *until = until.map(|until| until + closed);
+                    }
+                    // Others are told how long it is now.
+                    noticed.found.times += 1;
+                    true
+                }
+                _ => false,
+            }
+        });
     }
 
     /// To be told of each.
@@ -203,9 +231,12 @@ impl Loss {
     }
 }
 
-fn left(until: Option<Instant>) -> Option<Duration> {
-    let left = until?.saturating_duration_since(Instant::now());
-    (!left.is_zero()).then_some(left)
+impl Noticed {
+    fn left(&self, until: Option<Instant>) -> Option<Duration> {
+        let now = self.closed_since.unwrap_or_else(Instant::now);
+        let left = until?.saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
+    }
 }
 
 /// What a claim of an absent key is told meanwhile.
@@ -268,5 +299,26 @@ mod tests {
         loss.take(&Verdict::Lost("gone"));
         assert_eq!(loss.left(), Some(second * 20));
         assert_eq!(loss.found(), Some((1, second * 20)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_nothing_can_be_written_a_hold_off_stands_still() {
+        let second = Duration::from_secs(1);
+        let loss = Loss::new(second * 20);
+        loss.takes_writes(false);
+        assert_eq!(loss.left(), None, "there is none");
+        loss.notice("gone");
+        tokio::time::advance(second * 5).await;
+        loss.takes_writes(false);
+        tokio::time::advance(second * 60).await;
+        loss.takes_writes(false);
+        assert_eq!(loss.left(), Some(second * 15));
+        let told = loss.found();
+        loss.takes_writes(true);
+        assert_eq!(loss.left(), Some(second * 15));
+        assert_ne!(loss.found(), told, "it is told anew");
+        tokio::time::advance(second * 15).await;
+        assert_eq!(loss.left(), None);
+        assert_eq!(loss.subscribe().borrow().times, 1);
     }
 }

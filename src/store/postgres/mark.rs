@@ -71,7 +71,9 @@ struct Server {
 /// Whether there was anything to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Looked {
-    Yes,
+    Yes {
+        takes_writes: bool,
+    },
     /// A standby takes no claims. Not yet.
     Standby,
     /// Without table or rights there are no claims either, and the check says so.
@@ -91,6 +93,7 @@ struct Found {
     server: Option<Server>,
     /// What is left of a hold-off that somebody began.
     hold_off: Option<Duration>,
+    takes_writes: bool,
 }
 
 impl Mark {
@@ -117,6 +120,7 @@ impl Mark {
                 Answer::Standby => return Ok(Looked::Standby),
                 Answer::Nothing => return Ok(Looked::Nothing),
             };
+            let takes_writes = found.takes_writes;
             let verdict = {
                 let mut known = self.known();
                 known.is_silent = is_silent;
@@ -127,10 +131,11 @@ impl Mark {
                 // Nobody is told here: each process sees the same for itself.
                 self.loss.take(&verdict);
                 lent.has_looked = true;
-                break;
+                return Ok(Looked::Yes { takes_writes });
             }
         }
-        Ok(Looked::Yes)
+        // The last round is judged in any case.
+        Ok(Looked::Nothing)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -267,12 +272,12 @@ impl Found {
         };
         let left: Option<i64> = row.try_get(3)?;
         let left = left.and_then(|left| u64::try_from(left).ok());
-        let server = match (row.try_get(4)?, row.try_get(5)?) {
+        let server = match (row.try_get(5)?, row.try_get(6)?) {
             (Some(system), Some(timeline)) => Some(Server {
                 system,
                 timeline,
-                flushed: row.try_get(6)?,
-                started: row.try_get(7)?,
+                flushed: row.try_get(7)?,
+                started: row.try_get(8)?,
             }),
             _ => None,
         };
@@ -280,6 +285,7 @@ impl Found {
             mark,
             server,
             hold_off: left.map(Duration::from_millis),
+            takes_writes: !row.try_get::<_, bool>(4)?,
         }))
     }
 }
@@ -309,6 +315,7 @@ mod tests {
             mark: mark.into(),
             server: server.into(),
             hold_off: None,
+            takes_writes: true,
         }
     }
 

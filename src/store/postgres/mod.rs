@@ -152,13 +152,18 @@ impl PostgresStores {
         let patience = self.shared.pool.target.timeout;
         let looked = tokio::time::timeout(patience, async {
             let mut lent = self.shared.pool.lend().await?;
-            mark.look(&mut lent).await
+            let looked = mark.look(&mut lent).await;
+            if matches!(looked, Ok(Looked::Standby)) {
+                // The primary may be had by now.
+                lent.end();
+            }
+            looked
         });
-        match looked.await {
-            Ok(Ok(Looked::Yes)) => {}
-            Ok(Ok(nothing)) => return tracing::debug!("no look at the mark: {nothing:?}"),
-            Ok(Err(error)) => return tracing::debug!("no look at the mark: {error}"),
-            Err(_) => return tracing::debug!("no look at the mark in {patience:?}"),
+        let looked = looked.await;
+        let takes_writes = matches!(looked, Ok(Ok(Looked::Yes { takes_writes: true })));
+        self.shared.loss.takes_writes(takes_writes);
+        if !takes_writes {
+            return tracing::debug!("no look at the mark, or nothing can be written: {looked:?}");
         }
         let kept = self.in_time(async {
             let mut lent = self.shared.pool.lend().await?;

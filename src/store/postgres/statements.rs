@@ -19,7 +19,8 @@ macro_rules! look {
     () => {
         concat!(
             "SELECT pg_is_in_recovery(), mark.owner, mark.attempt, lost.ends_at - ",
-            now!()
+            now!(),
+            ", current_setting('transaction_read_only') = 'on'"
         )
     };
 }

@@ -120,6 +120,16 @@ impl Confirmed {
         self.slot.live().await
     }
 
+    /// Whether somebody has looked over it.
+    pub(super) async fn has_looked(&self, live: &Arc<Live>) -> Result<bool, StoreError> {
+        self.slot.has_looked(live).await
+    }
+
+    /// It leads to a replica, if it is this one.
+    pub(super) fn read_only(&self, live: &Arc<Live>) {
+        self.slot.read_only(live);
+    }
+
     /// Remembers what an error says about the connection, if it is this one.
     pub(super) fn answered(&self, live: &Arc<Live>, error: ServerError) {
         self.slot.answered(live, error);
@@ -214,6 +224,7 @@ impl Writer {
             Ok(Value::Int(count)) => Err(errors::unconfirmed(&count.to_string(), wanted)),
             Ok(_) => Err(errors::odd("WAIT")),
             Err(Trouble::Answered(error)) => Err(errors::unconfirmed(errors::code(&error), wanted)),
+            Err(Trouble::Replica) => Err(errors::unconfirmed("a replica", wanted)),
             Err(Trouble::Lost(error)) => {
                 return Err(StoreError::maybe_sent(error.kind, error.message));
             }

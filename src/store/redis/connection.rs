@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: repeating a command. Whether that is right is for its sender to say.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::errors;
 use super::info::Info;
 use super::link::{Driver, End, Target};
+use super::mark::Seen;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Replies missed in a row after which a connection is given up.
@@ -39,6 +40,8 @@ pub(super) struct Live {
     pub(super) info: Info,
     silent: AtomicU32,
     born: Instant,
+    /// It was looked at over this connection whether this is still the same store.
+    has_looked: AtomicBool,
 }
 
 /// What can come instead of a reply.
@@ -46,6 +49,8 @@ pub(super) struct Live {
 pub(super) enum Trouble {
     /// The server's own error.
     Answered(ServerError),
+    /// It is a replica, and nothing was sent: it may be promoted at any moment.
+    Replica,
     /// No reply.
     Lost(StoreError),
 }
@@ -54,6 +59,10 @@ impl From<Trouble> for StoreError {
     fn from(trouble: Trouble) -> Self {
         match trouble {
             Trouble::Answered(error) => errors::answered(&error),
+            Trouble::Replica => {
+                let message = "READONLY: Redis is a replica, which takes no records";
+                Self::not_sent(StoreErrorKind::Refused, message)
+            }
             Trouble::Lost(error) => error,
         }
     }
@@ -128,11 +137,26 @@ impl Slot {
     }
 
     /// Whether it is still the store it was.
-    pub(super) async fn look(&self) -> Result<(), StoreError> {
+    pub(super) async fn look(&self) -> Result<Seen, StoreError> {
         let live = self.live().await?;
+        self.look_over(&live).await
+    }
+
+    /// Whether somebody has looked over this connection, now or before.
+    pub(super) async fn has_looked(&self, live: &Arc<Live>) -> Result<bool, StoreError> {
+        if live.has_looked.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        Ok(self.look_over(live).await? != Seen::Nothing)
+    }
+
+    async fn look_over(&self, live: &Arc<Live>) -> Result<Seen, StoreError> {
         let looked = self.target.watch.look(&live.connection, &live.info).await;
-        if looked.is_err() {
-            self.give_up(&live);
+        match looked {
+            Ok(seen) => live
+                .has_looked
+                .store(seen != Seen::Nothing, Ordering::Release),
+            Err(_) => self.give_up(live),
         }
         looked
     }
@@ -161,10 +185,17 @@ impl Slot {
 
     /// Remembers what an error says about the connection.
     pub(super) fn answered(&self, live: &Arc<Live>, error: ServerError) -> Trouble {
-        if errors::code(&error) == "READONLY" && live.born.elapsed() > YOUNG {
-            self.give_up(live);
+        if errors::code(&error) == "READONLY" {
+            self.read_only(live);
         }
         Trouble::Answered(error)
+    }
+
+    /// It leads to a replica: behind a name the primary is somebody else by now.
+    pub(super) fn read_only(&self, live: &Arc<Live>) {
+        if live.born.elapsed() > YOUNG {
+            self.give_up(live);
+        }
     }
 
     fn noted<T>(&self, live: &Arc<Live>, sent: RedisResult<T>) -> Result<T, Trouble> {
@@ -210,7 +241,7 @@ impl Live {
             _ => {}
         }
         let info = Info::read(&said);
-        target.watch.look(&connection, &info).await?;
+        let seen = target.watch.look(&connection, &info).await?;
         Ok(Self {
             connection,
             driver,
@@ -218,6 +249,7 @@ impl Live {
             info,
             silent: AtomicU32::new(0),
             born: Instant::now(),
+            has_looked: AtomicBool::new(seen != Seen::Nothing),
         })
     }
 }

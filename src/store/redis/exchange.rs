@@ -6,11 +6,13 @@
 //!
 //! Deliberately absent: what the commands mean (`operations.rs`), sending again what was lost.
 
+use std::sync::Arc;
+
 use redis::{Cmd, Pipeline, Value};
 
 use super::RedisStore;
 use super::confirmed::Confirmation;
-use super::connection::Trouble;
+use super::connection::{Live, Trouble};
 use super::errors;
 use super::route::{Hop, Redirected};
 use super::scripts::{Script, Scripts};
@@ -116,9 +118,10 @@ impl RedisStore {
             let lane = hop.node.lane(call.large);
             let live = lane.live(confirm).await;
             let live = live.map_err(|error| self.route.lost(error))?;
-            // The connection may have been made just now, and shown a loss.
-            if call.writes == Writes::Claim && self.shared.loss.left().is_some() {
-                return Err(Trouble::Lost(held_off()));
+            if call.writes == Writes::Claim && !self.may_give_out(&hop, call, &live).await? {
+                // Of a cluster it is known by now who is the master.
+                hop = self.route.past_replica(&name).await?;
+                continue;
             }
             let modern = live.info.is_modern();
             let scripts = self.shared.scripts(modern);
@@ -126,6 +129,12 @@ impl RedisStore {
             let commands = self.commands(&name, key, call, script, &hop);
             let said = lane.pipeline(&live, commands, confirm).await;
             let said = said.map_err(|trouble| self.route.noted(trouble))?;
+            // Writes that wait for replicas may have gone over another connection than that.
+            if call.writes == Writes::Claim && self.shared.loss.left().is_some() {
+                let held_off = held_off();
+                let error = StoreError::maybe_sent(held_off.kind, held_off.message);
+                return Err(Trouble::Lost(error));
+            }
             let mut replies = said.replies.into_iter().skip(usize::from(hop.asking));
             let error = match replies.next() {
                 Some(Value::ServerError(error)) => error,
@@ -153,6 +162,26 @@ impl RedisStore {
         let message = "Redis forgets its scripts, or sends us in circles";
         let error = StoreError::not_sent(StoreErrorKind::Refused, message);
         Err(Trouble::Lost(error))
+    }
+
+    /// Whether absent keys may be given out over this connection: not by a replica.
+    async fn may_give_out(
+        &self,
+        hop: &Hop,
+        call: &Call<'_>,
+        live: &Arc<Live>,
+    ) -> Result<bool, Trouble> {
+        let lane = hop.node.lane(call.large);
+        let looked = lane.has_looked(live, true).await;
+        if !looked.map_err(|error| self.route.lost(error))? {
+            lane.read_only(live);
+            return Ok(false);
+        }
+        // It may have been made just now, and shown a loss.
+        match self.shared.loss.left() {
+            Some(_) => Err(Trouble::Lost(held_off())),
+            None => Ok(true),
+        }
     }
 
     async fn teach(&self, hop: &Hop, script: &Script) -> Result<(), Trouble> {

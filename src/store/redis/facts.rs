@@ -1,5 +1,7 @@
 //! What a Redis is made of, as far as it says so: its disk, its replicas.
 
+use std::sync::atomic::Ordering;
+
 use redis::{Cmd, Value};
 
 use super::RedisStores;
@@ -29,8 +31,10 @@ impl RedisStores {
         for end in masters {
             let (persistence, replicas) = self.asked(&end).await?;
             all_on_disk &= persistence == Persistence::Always;
-            // Of more than are waited for, one that has not confirmed may take over.
-            all_confirm &= replicas <= wait_replicas;
+            // Of more than are waited for, one that has not confirmed may take over; one that is away
+            // now too.
+            let most = self.most_replicas.fetch_max(replicas, Ordering::Relaxed);
+            all_confirm &= most.max(replicas) <= wait_replicas;
             let found = of_redis(RedisFacts {
                 persistence,
                 has_replicas: replicas > 0 || others_may_take_over,
@@ -45,7 +49,10 @@ impl RedisStores {
         }
         let weakest = weakest.ok_or_else(|| super::errors::odd("a cluster"))?;
         // A master that starts anew has what its disk has, whatever its replicas confirmed.
-        self.shared.loss.set_keeps(all_on_disk, all_confirm);
+        // What looks like a start anew may be the second of two failovers.
+        let alone = !others_may_take_over && self.most_replicas.load(Ordering::Relaxed) == 0;
+        let restart_keeps = all_on_disk && (alone || all_confirm);
+        self.shared.loss.set_keeps(restart_keeps, all_confirm);
         Ok(weakest)
     }
 
@@ -76,7 +83,7 @@ impl RedisStores {
                 match slot.command(&live, &policy).await {
                     Ok(said) => synced(&said),
                     // Whom it is not allowed: the weaker answer counts.
-                    Err(Trouble::Answered(_)) => Persistence::Unknown,
+                    Err(Trouble::Answered(_) | Trouble::Replica) => Persistence::Unknown,
                     Err(Trouble::Lost(error)) => return Err(error),
                 }
             }

@@ -20,6 +20,8 @@ pub(super) struct Info {
     pub(super) policy: Option<String>,
     /// Another one with each start of a server.
     pub(super) run_id: Option<String>,
+    /// It follows another one.
+    pub(super) is_replica: bool,
     /// For how many whole seconds it has been there.
     pub(super) uptime: Option<Duration>,
     /// What its data is called, and replicas' copies of it; and what it was called before it became a
@@ -49,6 +51,7 @@ impl Info {
         Self {
             version: field("redis_version").as_deref().and_then(version),
             run_id: field("run_id"),
+            is_replica: field("role").is_some_and(|role| role == "slave"),
             uptime: field("uptime_in_seconds")
                 .and_then(|text| text.parse().ok())
                 .map(Duration::from_secs),

@@ -42,28 +42,34 @@ pub(super) enum Watch {
     Node(Arc<Cluster>, Place),
 }
 
+/// What a look over a connection comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It was looked at, and takes writes.
+    Open,
+    /// It was looked at, and refuses them.
+    Closed,
+    /// It is a replica, of which nothing can be said. No claim may go over this connection yet.
+    Nothing,
+}
+
 impl Watch {
     pub(super) async fn look(
         &self,
         connection: &MultiplexedConnection,
         server: &Info,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Seen, StoreError> {
         match self {
-            Self::Nobody => {}
-            Self::Store(mark) => {
-                mark.look(connection, Some(server)).await?;
-            }
+            Self::Nobody => Ok(Seen::Open),
+            Self::Store(mark) => Ok(match mark.look(connection, Some(server)).await? {
+                Looked::Here(seen) => seen,
+                Looked::Elsewhere => Seen::Nothing,
+            }),
             Self::Node(cluster, place) => {
-                let looked = match cluster.mark_of(place) {
-                    Some(mark) => mark.look(connection, None).await?,
-                    None => Looked::Elsewhere,
-                };
-                // One that keeps nothing any more forgot nothing that counts.
                 let run_id = server.run_id.as_deref();
-                cluster.met(place, run_id, looked == Looked::Here);
+                cluster.look(place, connection, run_id).await
             }
         }
-        Ok(())
     }
 }
 
@@ -92,7 +98,7 @@ struct Known {
 /// Whether the mark could be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Looked {
-    Here,
+    Here(Seen),
     /// Another node keeps its slot by now.
     Elsewhere,
 }
@@ -139,14 +145,18 @@ impl Mark {
         let mut connection = connection.clone();
         let said = connection.send_packed_commands(&ask, 0, ask.len()).await;
         let said = said.map_err(|error| errors::lost(&error))?;
-        let [_, mark, left, info] =
+        let [set, mark, left, info] =
             <[Value; 4]>::try_from(said).map_err(|_| errors::odd("a look at the mark"))?;
+        let info = Info::read(&info);
+        if server.is_some() && info.is_replica {
+            return Ok(Looked::Here(Seen::Nothing));
+        }
         let mark = match mark {
             Value::BulkString(octets) => Some(octets),
             Value::Nil => None,
             // Without the right to read it nothing can be noticed.
             Value::ServerError(error) if errors::code(&error) == "NOPERM" => {
-                return Ok(Looked::Here);
+                return Ok(Looked::Here(Seen::Open));
             }
             Value::ServerError(error) if matches!(errors::code(&error), "MOVED" | "ASK") => {
                 return Ok(Looked::Elsewhere);
@@ -158,7 +168,6 @@ impl Mark {
             Value::Int(left) => u64::try_from(left).ok().map(Duration::from_millis),
             _ => None,
         };
-        let info = Info::read(&info);
         let verdict = self.judge(Found {
             asked_at,
             run_id: server.and_then(|server| server.run_id.clone()),
@@ -170,7 +179,10 @@ impl Mark {
         });
         self.loss.take(&verdict);
         self.tell(&mut connection, hold_off).await?;
-        Ok(Looked::Here)
+        Ok(Looked::Here(match set {
+            Value::ServerError(_) => Seen::Closed,
+            _ => Seen::Open,
+        }))
     }
 
     /// Tells processes that start meanwhile of what this one found, here or at another node: they may
@@ -191,7 +203,9 @@ impl Mark {
             let mut set = redis::cmd("SET");
             set.arg(&self.lost).arg(1).arg("PX").arg(millis);
             let said = connection.send_packed_command(&set).await;
-            said.map_err(|error| errors::lost(&error))?;
+            if said.map_err(|error| errors::lost(&error))? != Value::Okay {
+                return Ok(());
+            }
         }
         self.known().told = times;
         Ok(())

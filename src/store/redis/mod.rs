@@ -35,6 +35,7 @@ mod subscription;
 mod wanted;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use super::loss::Loss;
@@ -49,7 +50,7 @@ pub(super) use cache::{CacheHandle, Look, RedisCache};
 use cluster::Cluster;
 use confirmed::Replicas;
 use link::{Access, End, Finder, Target};
-use mark::{Mark, Watch};
+use mark::{Mark, Seen, Watch};
 use route::Route;
 use scripts::Scripts;
 use sentinel::Sentinels;
@@ -62,6 +63,8 @@ pub struct RedisStores {
     allow_eviction: bool,
     /// `store.wait_replicas`
     replicas: Option<Replicas>,
+    /// As many as any server ever had.
+    most_replicas: AtomicU32,
     certificates: Option<Box<Certificates<ClientSettings>>>,
     /// Looks whether it is still the same store.
     watcher: Route,
@@ -143,6 +146,7 @@ impl RedisStores {
             allow_eviction: settings.allow_eviction,
             replicas: (settings.wait_replicas > 0)
                 .then(|| Replicas::new(settings.wait_replicas, settings.timeout)),
+            most_replicas: AtomicU32::new(0),
             certificates: certificates.map(Box::new),
             watcher: Route::new(&target, None),
             shared: Arc::new(Shared {
@@ -173,7 +177,11 @@ impl RedisStores {
 
     /// Whether it is still the store it was; asked each second.
     pub async fn look(&self) {
-        if let Err(error) = self.watcher.look().await {
+        let seen = self.watcher.look().await;
+        self.shared
+            .loss
+            .takes_writes(matches!(seen, Ok(Seen::Open)));
+        if let Err(error) = seen {
             tracing::debug!("no look at the mark: {error}");
         }
     }

@@ -59,6 +59,18 @@ impl Lane {
         }
     }
 
+    /// Whether somebody has looked over this connection.
+    pub(super) async fn has_looked(
+        &self,
+        live: &Arc<Live>,
+        confirm: bool,
+    ) -> Result<bool, StoreError> {
+        match &self.confirmed {
+            Some(confirmed) if confirm => confirmed.has_looked(live).await,
+            _ => self.plain.has_looked(live).await,
+        }
+    }
+
     /// Several commands at once; `confirm`: replicas are asked, if any are to be.
     pub(super) async fn pipeline(
         &self,
@@ -73,6 +85,14 @@ impl Lane {
                 confirmation: Confirmation::not_needed(),
             }),
         }
+    }
+
+    /// It leads to a replica.
+    pub(super) fn read_only(&self, live: &Arc<Live>) {
+        if let Some(confirmed) = &self.confirmed {
+            confirmed.read_only(live);
+        }
+        self.plain.read_only(live);
     }
 
     /// Remembers what an error says about the connection.

@@ -56,6 +56,10 @@ impl RedisStore {
                 let refused = errors::answered(&error);
                 return self.replay_though_refused(key, &code, refused).await;
             }
+            Err(Trouble::Replica) => {
+                let refused = Trouble::Replica.into();
+                return self.replay_though_refused(key, "READONLY", refused).await;
+            }
             Err(Trouble::Lost(error)) => return Err(error),
         };
         if said.value == Value::Nil {

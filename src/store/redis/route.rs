@@ -17,7 +17,7 @@ use super::confirmed::Replicas;
 use super::connection::{Slot, Trouble};
 use super::errors;
 use super::link::{Access, End, Finder, Target};
-use super::mark::Watch;
+use super::mark::{Seen, Watch};
 use super::node::Node;
 use crate::store::StoreError;
 
@@ -94,9 +94,23 @@ impl Route {
                 nodes.cluster.moved(slot, &place).await?;
                 Redirected::To(nodes.hop(place, false))
             }
-            Some(Redirection::Ask { place }) => Redirected::To(nodes.hop(place, true)),
+            Some(Redirection::Ask { place }) => {
+                nodes.cluster.asked_to(&place).await?;
+                Redirected::To(nodes.hop(place, true))
+            }
             None => Redirected::Nowhere,
         })
+    }
+
+    /// Whom to ask instead of a replica.
+    pub(super) async fn past_replica(&self, name: &str) -> Result<Hop, Trouble> {
+        match self {
+            Self::One(_) => Err(Trouble::Replica),
+            Self::Cluster(nodes) => {
+                nodes.cluster.doubted();
+                self.to(name).await.map_err(Trouble::Lost)
+            }
+        }
     }
 
     /// A server that cannot be had may not be the one to ask any more.
@@ -111,6 +125,7 @@ impl Route {
     pub(super) fn noted(&self, trouble: Trouble) -> Trouble {
         match trouble {
             Trouble::Lost(error) => self.lost(error),
+            Trouble::Replica => Trouble::Replica,
             Trouble::Answered(error) => {
                 if let (Self::Cluster(nodes), "CLUSTERDOWN" | "READONLY") =
                     (self, errors::code(&error))
@@ -123,7 +138,7 @@ impl Route {
     }
 
     /// Whether every server is still the one it was.
-    pub(super) async fn look(&self) -> Result<(), StoreError> {
+    pub(super) async fn look(&self) -> Result<Seen, StoreError> {
         let nodes = match self {
             Self::One(node) => return node.plain().look().await,
             Self::Cluster(nodes) => nodes,
@@ -133,13 +148,13 @@ impl Route {
             let node = nodes.hop(place, false).node;
             looks.spawn(async move { node.plain().look().await });
         }
-        let all = looks.join_all().await;
-        let looked: Result<(), StoreError> = all.into_iter().collect();
-        if looked.is_err() {
+        let all: Result<Vec<Seen>, StoreError> = looks.join_all().await.into_iter().collect();
+        let all = all.inspect_err(|_| {
             // A replica may keep its slots by now.
             nodes.cluster.doubted();
-        }
-        looked
+        })?;
+        let others = all.into_iter().find(|seen| *seen != Seen::Open);
+        Ok(others.unwrap_or(Seen::Open))
     }
 
     /// Whether anybody is there.

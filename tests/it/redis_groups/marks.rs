@@ -11,6 +11,7 @@ use super::{apply, key};
 use crate::store_contract::operations::claim;
 use retrysafe::store::tier::Tier;
 
+use crate::support::cut::Link;
 use crate::support::faulty::Faulty;
 use crate::support::in_time;
 use crate::support::redis::{Redis, settings_at};
@@ -73,6 +74,38 @@ async fn a_replica_that_confirmed_and_took_over_lost_nothing() {
 }
 
 #[tokio::test]
+async fn a_connection_to_a_replica_gives_out_nothing_before_somebody_looked() {
+    let Some(mut first) = master(&["--save", ""]) else {
+        return;
+    };
+    let link = Link::to(first.addr());
+    let second = replica_of(link.addr, &["--save", ""]).unwrap();
+    let name = Faulty::to(first.addr());
+    let stores = watching(format!("redis://{}", name.addr));
+    assert_eq!(looked(&stores).await, (0, ""));
+    in_time("the replica has the mark", async || {
+        !marks(&second).is_empty()
+    })
+    .await;
+    link.cut();
+    let store = stores.handle();
+    let claimed = apply(&store, 1, claim('a')).await;
+    assert_eq!(claimed.unwrap(), "acquired 1");
+    first.kill();
+    name.redirect(second.addr());
+    // Connections to the replica, which survive its promotion.
+    in_time("it is asked", async || store.ping().await.is_ok()).await;
+    stores.look().await;
+    let error = apply(&store, 1, claim('b')).await.unwrap_err();
+    assert!(error.message.contains("READONLY"), "{error}");
+    assert_eq!(losses(&stores), 0);
+    second.cli(&["REPLICAOF", "NO", "ONE"]);
+    let error = apply(&store, 1, claim('b')).await.unwrap_err();
+    assert!(error.message.contains("lost its memory"), "{error}");
+    assert_eq!(losses(&stores), 1);
+}
+
+#[tokio::test]
 async fn a_master_that_starts_anew_lost_what_its_replica_confirmed_and_its_disk_had_not() {
     let Some((mut first, _second, _name, stores)) = confirmed(&["--appendonly", "yes"]) else {
         return;
@@ -126,6 +159,15 @@ fn marks(node: &Redis) -> Vec<Value> {
     }
 }
 
+/// The name of the mark in this slot.
+fn mark_in(cluster: &Cluster, slot: &str) -> Value {
+    let found = cluster.nodes[0].cli(&["CLUSTER", "GETKEYSINSLOT", slot, "2"]);
+    match found {
+        Value::Array(names) if names.len() == 1 => names[0].clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_slot_that_moves_takes_its_mark_along_and_that_is_no_loss() {
     let Some(cluster) = Cluster::start(0, &[]) else {
@@ -138,16 +180,16 @@ async fn a_slot_that_moves_takes_its_mark_along_and_that_is_no_loss() {
     }
     // The slot in which node 0 has its mark, and its next.
     for slot in ["0", "1"] {
-        let mark = marks(&cluster.nodes[0]);
+        let mark = mark_in(&cluster, slot);
         begin_move(&cluster, slot);
         stores.look().await;
         end_move(&cluster, slot);
-        assert_eq!(marks(&cluster.nodes[0]), Vec::<Value>::new());
-        assert!(marks(&cluster.nodes[1]).contains(&mark[0]));
-        // The first look finds the mark elsewhere, the next ones know the new table.
-        in_time("node 0 has a mark again", async || {
+        assert!(!marks(&cluster.nodes[0]).contains(&mark));
+        assert!(marks(&cluster.nodes[1]).contains(&mark));
+        // Meanwhile it is the last one that is looked at; then the table is known to be another.
+        in_time("node 0 has a mark in its first slot again", async || {
             stores.look().await;
-            marks(&cluster.nodes[0]).len() == 1
+            marks(&cluster.nodes[0]).len() == 2
         })
         .await;
         stores.look().await;

@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 use super::address::Place;
 use super::errors;
 use super::link::{Access, End};
-use super::mark::Mark;
+use super::mark::{Looked, Mark, Seen};
 use crate::store::loss::Loss;
 use crate::store::{StoreError, StoreErrorKind};
 use marks::Marks;
@@ -49,13 +50,29 @@ struct Known {
     asked_at: Option<Instant>,
     /// Whom to ask first the next time.
     turn: usize,
-    /// Who kept slots when the table was last asked for.
-    asked: Vec<Place>,
-    /// What each node said of itself when it was last connected to.
-    runs: HashMap<Place, String>,
+    /// The table as it was answered, without hints.
+    asked: Table,
+    /// Nodes without slots that get some, by their names.
+    importing: HashSet<Vec<u8>>,
+    /// Which run of each node, by its name, was last connected to.
+    runs: HashMap<Vec<u8>, String>,
 }
 
 type Asked = Option<Result<(), StoreError>>;
+
+impl Known {
+    /// An answer to the question for the table.
+    fn take_in(&mut self, table: Table) {
+        let everybody = table.masters.iter().chain(&table.replicas);
+        let names: HashSet<_> = everybody.map(|place| table.name_of(place)).collect();
+        self.importing.retain(|name| !names.contains(name));
+        let importing = &self.importing;
+        self.runs
+            .retain(|name, _| names.contains(name) || importing.contains(name));
+        self.asked = table.clone();
+        self.table = table;
+    }
+}
 
 impl Cluster {
     pub(super) fn new(
@@ -126,24 +143,62 @@ impl Cluster {
         candidates.into_iter().next()
     }
 
-    /// A node was connected to. `keeps`: it keeps slots, and one that was started anew may have
-    /// forgotten what was in them.
-    pub(super) fn met(self: &Arc<Self>, place: &Place, run_id: Option<&str>, keeps: bool) {
-        if !keeps {
-            self.doubted();
+    /// Whether a node that was connected to is still what it was.
+    pub(super) async fn look(
+        self: &Arc<Self>,
+        place: &Place,
+        connection: &MultiplexedConnection,
+        run_id: Option<&str>,
+    ) -> Result<Seen, StoreError> {
+        if !self.loss.is_watched() {
+            return Ok(Seen::Open);
         }
+        for round in 0..3 {
+            // Its first slot may be on its way to somebody else.
+            for mark in self.marks_of(place) {
+                if let Looked::Here(seen) = mark.look(connection, None).await? {
+                    self.met(place, run_id, true);
+                    return Ok(seen);
+                }
+                self.doubted();
+            }
+            // The first question may have been under way before that.
+            if round < 2 {
+                self.ask().await?;
+            }
+        }
+        // All its slots are on their way, or it gets its first ones; else it is a replica by now: that
+        // forgot nothing which counts, and gets no claim before it was asked as a master.
+        let gives_out = {
+            let known = self.known();
+            let gets_slots = known.importing.contains(&known.asked.name_of(place));
+            gets_slots || known.asked.masters.contains(place)
+        };
+        self.met(place, run_id, gives_out);
+        Ok(if gives_out { Seen::Open } else { Seen::Nothing })
+    }
+
+    /// A node was connected to. `counts`: one that was started anew may have forgotten something.
+    fn met(&self, place: &Place, run_id: Option<&str>, counts: bool) {
         let Some(run_id) = run_id else { return };
-        let before = self.known().runs.insert(place.clone(), run_id.to_owned());
+        let before = {
+            let mut known = self.known();
+            let name = known.asked.name_of(place);
+            known.runs.insert(name, run_id.to_owned())
+        };
         let is_another = before.is_some_and(|before| before != run_id);
-        if is_another && keeps && !self.loss.restart_keeps() {
+        if is_another && counts && !self.loss.restart_keeps() {
             self.lost("a node of the cluster was started anew");
         }
     }
 
-    /// The mark that this node keeps, if it keeps any slot.
-    pub(super) fn mark_of(&self, place: &Place) -> Option<Arc<Mark>> {
-        let slot = self.known().table.slot_kept_by(place)?;
-        self.marks.of(slot)
+    /// The marks that this node keeps, if it keeps any slot.
+    fn marks_of(&self, place: &Place) -> Vec<Arc<Mark>> {
+        let slots = self.known().table.slots_kept_by(place);
+        slots
+            .into_iter()
+            .filter_map(|slot| self.marks.of(slot))
+            .collect()
     }
 
     fn lost(&self, how: &'static str) {
@@ -152,23 +207,50 @@ impl Cluster {
         }
     }
 
-    /// A node says that another one keeps the slot. One that nobody has heard of may have taken the
-    /// place of somebody who knew more: only the whole table tells.
+    /// A node says that another one keeps the slot.
     pub(super) async fn moved(
         self: &Arc<Self>,
         slot: u16,
         place: &Place,
     ) -> Result<(), StoreError> {
-        // The first question may have been under way before that.
-        for _ in 0..2 {
-            if !self.loss.is_watched() || self.known().asked.contains(place) {
-                break;
-            }
-            self.ask().await?;
+        if !self.is_vouched_for(place).await? {
+            let message = format!("the cluster does not say yet that {place} keeps slot {slot}");
+            return Err(StoreError::not_sent(StoreErrorKind::Refused, message));
         }
         self.known().table.note(slot, place);
         self.doubted();
         Ok(())
+    }
+
+    /// A node says that another one gets the slot. That may keep none yet, but it is no replica.
+    pub(super) async fn asked_to(self: &Arc<Self>, place: &Place) -> Result<(), StoreError> {
+        if self.is_vouched_for(place).await? {
+            return Ok(());
+        }
+        let mut known = self.known();
+        if known.asked.replicas.contains(place) {
+            let message = format!("the cluster does not say yet that {place} is no replica");
+            return Err(StoreError::not_sent(StoreErrorKind::Refused, message));
+        }
+        let name = known.asked.name_of(place);
+        known.importing.insert(name);
+        Ok(())
+    }
+
+    /// One that nobody has heard of may have taken the place of somebody who knew more: only the
+    /// whole table tells.
+    async fn is_vouched_for(self: &Arc<Self>, place: &Place) -> Result<bool, StoreError> {
+        if !self.loss.is_watched() {
+            return Ok(true);
+        }
+        // The first question may have been under way before that.
+        for _ in 0..2 {
+            if self.known().asked.masters.contains(place) {
+                return Ok(true);
+            }
+            self.ask().await?;
+        }
+        Ok(self.known().asked.masters.contains(place))
     }
 
     /// What is known may be out of date: asks in the background.
@@ -215,15 +297,10 @@ impl Cluster {
                 if table.has_promoted(&known.asked) && !cluster.loss.failover_keeps() {
                     cluster.lost("a replica of the cluster took over");
                 }
-                let Table {
-                    masters, replicas, ..
-                } = &table;
-                let is_there = |place: &Place| masters.contains(place) || replicas.contains(place);
-                known.runs.retain(|place, _| is_there(place));
-                known.asked.clone_from(masters);
-                let slots = masters.iter().filter_map(|place| table.slot_kept_by(place));
+                let masters = table.masters.iter();
+                let slots = masters.flat_map(|place| table.slots_kept_by(place));
                 cluster.marks.keep(&slots.collect::<Vec<_>>());
-                known.table = table;
+                known.take_in(table);
             });
             drop(known);
             done.send_replace(Some(asked));

@@ -1,6 +1,6 @@
 //! The table of a cluster's slots, and how its nodes speak of them. Pure: nobody is asked here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use redis::{ServerError, Value};
 
@@ -21,6 +21,8 @@ pub(super) struct Table {
     pub(super) replicas: Vec<Place>,
     /// What all of them call themselves; no two nodes do so alike.
     pub(super) ids: Ids,
+    /// The same by where they are.
+    names: HashMap<Place, Vec<u8>>,
 }
 
 impl Table {
@@ -45,7 +47,8 @@ impl Table {
             table
                 .ids
                 .extend([keeper].into_iter().chain(replicas).filter_map(id));
-            let keeper = place(keeper, from)?;
+            let (name, keeper) = (id(keeper), place(keeper, from)?);
+            table.names.extend(name.map(|name| (keeper.clone(), name)));
             for slot in first..=last {
                 table.note(slot, &keeper);
             }
@@ -68,11 +71,21 @@ impl Table {
     }
 
     /// Whether somebody took the place of another who kept slots `before`: a replica, most likely.
-    /// Nodes do not tell of replicas that have received nothing yet.
-    pub(super) fn has_promoted(&self, before: &[Place]) -> bool {
-        let is_new = |master: &Place| !before.contains(master);
-        let is_gone = |master: &Place| !self.masters.contains(master);
-        self.masters.iter().any(is_new) && before.iter().any(is_gone)
+    /// Nodes do not tell of replicas that have received nothing yet. A node that was started anew at
+    /// another place calls itself as before.
+    pub(super) fn has_promoted(&self, before: &Self) -> bool {
+        let names = |table: &Self| -> BTreeSet<Vec<u8>> {
+            let masters = table.masters.iter();
+            masters.map(|place| table.name_of(place)).collect()
+        };
+        let (before, now) = (names(before), names(self));
+        now.difference(&before).next().is_some() && before.difference(&now).next().is_some()
+    }
+
+    /// What a node calls itself; where that is not said, where it is.
+    pub(super) fn name_of(&self, place: &Place) -> Vec<u8> {
+        let name = self.names.get(place).cloned();
+        name.unwrap_or_else(|| place.to_string().into_bytes())
     }
 
     pub(super) fn note(&mut self, slot: u16, place: &Place) {
@@ -87,12 +100,20 @@ impl Table {
         }
     }
 
-    /// One slot that a node keeps: whoever has this table takes the same.
-    pub(super) fn slot_kept_by(&self, place: &Place) -> Option<u16> {
-        let number = self.masters.iter().position(|known| known == place)?;
-        let mut keepers = self.keepers.iter();
-        let first = keepers.position(|keeper| *keeper == Some(number))?;
-        u16::try_from(first).ok()
+    /// The first and the last slot that a node keeps: whoever has this table takes the same.
+    pub(super) fn slots_kept_by(&self, place: &Place) -> Vec<u16> {
+        let Some(number) = self.masters.iter().position(|known| known == place) else {
+            return Vec::new();
+        };
+        let is_its = |keeper: &Option<usize>| *keeper == Some(number);
+        let first = self.keepers.iter().position(is_its);
+        let last = self
+            .keepers
+            .iter()
+            .rposition(is_its)
+            .filter(|last| Some(*last) != first);
+        let slots = [first, last].into_iter().flatten();
+        slots.filter_map(|slot| u16::try_from(slot).ok()).collect()
     }
 
     pub(super) fn keeper(&self, slot: u16) -> Option<Place> {
@@ -289,9 +310,12 @@ mod tests {
         assert_eq!(table.keeper(8_191), Some(place("10.0.0.1", 7_000)));
         assert_eq!(table.keeper(8_192), Some(place("10.0.0.9", 7_001)));
         assert_eq!(table.keeper(16_383), None);
-        assert_eq!(table.slot_kept_by(&place("10.0.0.1", 7_000)), Some(0));
-        assert_eq!(table.slot_kept_by(&place("10.0.0.9", 7_001)), Some(8_192));
-        assert_eq!(table.slot_kept_by(&place("10.0.0.2", 7_000)), None);
+        assert_eq!(table.slots_kept_by(&place("10.0.0.1", 7_000)), [0, 8_191]);
+        assert_eq!(
+            table.slots_kept_by(&place("10.0.0.9", 7_001)),
+            [8_192, 16_382]
+        );
+        assert!(table.slots_kept_by(&place("10.0.0.2", 7_000)).is_empty());
         assert_eq!(table.masters.len(), 2);
         assert_eq!(table.replicas, [place("10.0.0.2", 7_000)]);
         table.note(0, &place("10.0.0.3", 7_000));
@@ -344,11 +368,17 @@ mod tests {
             }
             table
         };
-        let before = keeps(&["a", "b"]).masters;
+        let before = keeps(&["a", "b"]);
         assert!(keeps(&["a", "c"]).has_promoted(&before));
         assert!(!keeps(&["b", "a"]).has_promoted(&before));
         assert!(!keeps(&["a", "b", "c"]).has_promoted(&before), "it grew");
         assert!(!keeps(&["a"]).has_promoted(&before), "it shrank");
-        assert!(!keeps(&["a"]).has_promoted(&[]), "the first table");
+        assert!(!keeps(&["a"]).has_promoted(&Table::default()), "the first");
+        // The same node at another place.
+        let mut named = [keeps(&["a", "b"]), keeps(&["a", "c"])];
+        for (table, host) in named.iter_mut().zip(["b", "c"]) {
+            table.names.insert(place(host, 1), b"id".to_vec());
+        }
+        assert!(!named[1].has_promoted(&named[0]));
     }
 }
