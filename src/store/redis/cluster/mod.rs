@@ -224,7 +224,11 @@ impl Cluster {
 
     /// A node says that another one gets the slot. That may keep none yet, but it is no replica.
     pub(super) async fn asked_to(self: &Arc<Self>, place: &Place) -> Result<(), StoreError> {
-        if self.is_vouched_for(place).await? {
+        let is_known = {
+            let known = self.known();
+            known.importing.contains(&known.asked.name_of(place))
+        };
+        if is_known || self.is_vouched_for(place).await? {
             return Ok(());
         }
         let mut known = self.known();
