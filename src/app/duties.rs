@@ -1,5 +1,5 @@
 //! What exists once for the store: whether it is fit and how far it can be trusted, at start and then
-//! again and again; sweeping.
+//! again and again; whether it is still the one it was; sweeping.
 
 use std::sync::Arc;
 use std::time::Duration;

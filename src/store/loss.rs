@@ -100,11 +100,6 @@ impl Loss {
         })
     }
 
-    /// `store.hold_off`
-    pub fn hold_off(&self) -> Duration {
-        self.hold_off
-    }
-
     /// Whether anybody wants to know.
     pub fn is_watched(&self) -> bool {
         !self.hold_off.is_zero()
